@@ -532,6 +532,24 @@ def test_another_step_is_refused_though_training_had_gaps(tmp_path: Path) -> Non
     assert run.model.predict(holes) and len(list(stream(run.model, holes)))
 
 
+def test_a_stream_tells_categories_that_training_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    towns = ["Ulm", "Bonn"] * 100
+    known = write_rows(tmp_path / "known.csv", {"big": BIG[:200], "town": towns})
+    trained(tmp_path / "run", known, target="big", features=["town"], steps=2)
+    towns[5], towns[150] = "Rome", "Oslo"
+    write_rows(tmp_path / "new.csv", {"town": towns, "big": BIG[:200]})
+    note = "town: 2 cells have a category that training has not seen, read as none of Bonn, Ulm"
+    done = here("stream", "run", "new.csv", "--output", "o.jsonl", "--state", "s")
+    assert f"{note} (the first is 'Rome', new.csv:7)" in done.stderr
+    assert note in here("forecast", "run", "new.csv").stderr
+    write_rows(tmp_path / "more.csv", {"town": ["Ulm", "Lima"], "big": BIG[:2]})
+    done = here("stream", "run", "more.csv", "--state", "s", "--continue-with", "new")
+    assert "town: 1 cell has" in done.stderr and "'Lima', more.csv:3" in done.stderr
+
+
 def test_windows_forecasts_and_streams_read_one_calendar(tmp_path: Path) -> None:
     start, count = datetime.datetime(2024, 1, 1), 800
     times = [start + datetime.timedelta(hours=i) for i in range(count)]

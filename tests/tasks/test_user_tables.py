@@ -146,7 +146,7 @@ def test_categories_are_inputs_of_tables(tmp_path: Path) -> None:
     answers = model.predict(new)  # type: ignore[attr-defined]
     assert answers[0]["value"] == pytest.approx(5, abs=1)
     assert answers[1]["value"] == pytest.approx(-3, abs=1)
-    assert any("colour: 1 cells" in note and "new.csv:4" in note for note in answers.notes)
+    assert any("colour: 1 cell has" in note and "new.csv:4" in note for note in answers.notes)
     with pytest.raises(ThreefoldError, match=r"with categories .colour.*expected a table"):
         model.predict([[1.0, 2.0]])  # type: ignore[attr-defined]
 

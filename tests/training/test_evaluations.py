@@ -184,7 +184,7 @@ def test_unseen_categories_and_missing_numbers_are_told(tmp_path: Path) -> None:
     new = {"town": ["Rome", "Bonn"], "area": [3.0, None], "price": [1.0, 2.0]}
     notes = threefold.evaluate(trained, new)["notes"]
     assert notes == trained.model.predict(new).notes
-    assert "town: 1 cells have a category that training has not seen" in notes[0]
+    assert "town: 1 cell has a category that training has not seen" in notes[0]
     assert "numbers are missing or absurd in 1 inputs (area 1;" in notes[1]
 
 

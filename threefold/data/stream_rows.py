@@ -102,6 +102,9 @@ class RowEncoder(Encoder):
         self.expects_header = True
         self.ends_in_return = False  # lines end in a carriage return alone
         self.ignored: list[str] = []  # columns that are not read
+        self.line = 0  # of the input, the last one that was read
+        # By column: how many cells had an unknown category, and the line and cell of the first.
+        self.unseen: dict[str, tuple[int, int, str]] = {}
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         data = self._with_line_feeds(data)
@@ -110,6 +113,7 @@ class RowEncoder(Encoder):
         places: list[int] = []
         at = 0
         for line in BytesIO(data[:used]):
+            self.line += 1
             row = self._element(line, at)
             if row is not None:
                 rows.append(row)
@@ -142,9 +146,17 @@ class RowEncoder(Encoder):
             raise UnreadableError(at, str(error)) from error
 
     def settings(self) -> dict[str, Any]:
-        names = ("separator", "cells", "places", "expects_header", "ends_in_return", "ignored")
+        names = (
+            "separator",
+            "cells",
+            "places",
+            "expects_header",
+            "ends_in_return",
+            "ignored",
+            "line",
+        )
         times = {} if self.times is None else {"times": self.times.state()}
-        return {name: getattr(self, name) for name in names} | times
+        return {name: getattr(self, name) for name in names} | times | {"unseen": dict(self.unseen)}
 
     def restore(self, settings: dict[str, Any]) -> None:
         times = settings.get("times")
@@ -156,6 +168,7 @@ class RowEncoder(Encoder):
     def restart(self) -> None:
         """Expect a header, or more lines with the columns so far."""
         self.expects_header = True
+        self.line, self.unseen = 0, {}
 
     def _element(self, data: bytes, at: int) -> tuple[Any, ...] | None:
         """The record of a line; None for an empty line and for the header."""
@@ -310,7 +323,11 @@ class RowEncoder(Encoder):
                 f"column {name} is {shown(cell)}; the model was trained on {', '.join(known)}; "
                 f"{option('missing', 'carry')} reads others as none of them"
             )
-        return 1.0 + known.index(label_of(cell)) if label_of(cell) in known else 0.0
+        if label_of(cell) in known:
+            return 1.0 + known.index(label_of(cell))
+        count, line, first = self.unseen.get(name, (0, self.line, shown(cell)))
+        self.unseen[name] = (count + 1, line, first)
+        return 0.0
 
     def _number(self, column: int, cell: Any) -> float:
         if self.layout.names[column] in self.layout.categories:

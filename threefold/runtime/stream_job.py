@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from threefold.data.preprocessing.categories import unseen_note
+from threefold.data.stream_rows import RowEncoder
 from threefold.errors import ThreefoldError, option
 from threefold.models.saving import OpenedModel
 from threefold.runtime.scores.files import ScoreFile
@@ -184,7 +186,7 @@ class StreamJob:
         output_path = None if output is None else output.path
         speed = round(self.elements / self.seconds, 1) if self.seconds > 0 else None
         read = stream.reader.summary()
-        if notes := [*read.get("notes", []), *self._band_notes()]:
+        if notes := [*read.get("notes", []), *self._unseen_notes(), *self._band_notes()]:
             read["notes"] = notes
         return {
             "input": stream.source.name,
@@ -202,6 +204,17 @@ class StreamJob:
             **({} if stream.alarms is None else stream.alarms.summary()),
             **read,
         }
+
+    def _unseen_notes(self) -> list[str]:
+        """Which categories of a table training has not seen."""
+        source = self.stream.source
+        if not isinstance(source.encoder, RowEncoder):
+            return []
+        categories = source.encoder.layout.categories
+        return [
+            unseen_note(name, categories[name], count, first, f"{source.name}:{line}")
+            for name, (count, line, first) in source.encoder.unseen.items()
+        ]
 
     def _band_notes(self) -> list[str]:
         """Which bands of the forecasts rest on too few windows."""

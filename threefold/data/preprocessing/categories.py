@@ -90,15 +90,24 @@ def _codes(table: Table, name: str, known: Sequence[str], policy: str | None) ->
     unknown = [row for row, code in enumerate(codes) if code == 0]
     if unknown:
         row = unknown[0]
-        listed = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
         if policy == "refuse":
             raise table.error(
                 table.line_numbers[row],
-                f"{name} is {shown(cells[row])}; the model was trained on {listed}",
+                f"{name} is {shown(cells[row])}; the model was trained on {_listed(known)}",
             )
-        table.notes.append(
-            f"{name}: {len(unknown):,} cells have a category that training has not seen, read as "
-            f"none of {listed} (the first is {shown(cells[row])}, "
-            f"{table.position(table.line_numbers[row])})"
-        )
+        place = table.position(table.line_numbers[row])
+        table.notes.append(unseen_note(name, known, len(unknown), shown(cells[row]), place))
     return np.array(codes)
+
+
+def unseen_note(name: str, known: Sequence[str], count: int, first: str, place: str) -> str:
+    """A note on cells of a column whose categories were not in the training data."""
+    cells = "1 cell has" if count == 1 else f"{count:,} cells have"
+    return (
+        f"{name}: {cells} a category that training has not seen, read as none of "
+        f"{_listed(known)} (the first is {first}, {place})"
+    )
+
+
+def _listed(known: Sequence[str]) -> str:
+    return ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
