@@ -138,6 +138,6 @@ def test_a_run_that_overfits_says_so(tmp_path: Path) -> None:
     summary = run(RunConfig.read(values), tmp_path / "last", reporters=()).summary
     assert summary["valid"]["loss"] > 2 * summary["loss"]
     assert "memorized" in summary["overfitting"]
-    advice = re.findall(r"--set (training\.\w+=\d+)", summary["overfitting"])
+    advice = re.findall(r"training\.\w+=\d+", summary["overfitting"])
     best = run(RunConfig.read(values, advice), tmp_path / "best", reporters=()).summary
     assert best["valid"]["loss"] < summary["valid"]["loss"] and "overfitting" not in best

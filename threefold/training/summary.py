@@ -69,9 +69,9 @@ def overfitting_note(result: Result) -> str:
     every = max(1, result.steps // EVALUATIONS)
     return (
         f"validation loss {valid:.2f}, training loss {train:.2f}: the model has memorized training "
-        f"examples; to keep the best weights: --set training.eval_every={every} "
-        "--set training.patience=3; also try --set model.options={dropout=0.2}, fewer steps, "
-        "or --from a trained model"
+        f"examples; to keep the best weights, set training.eval_every={every} and "
+        "training.patience=3; also try dropout (model.options), fewer steps, or starting from a "
+        "trained model (model.from_model)"
     )
 
 
