@@ -18,6 +18,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.categories import OneHot
 from threefold.errors import AmbiguousError, command_line
 from threefold.lab.race.baselines import run_baselines
+from threefold.runtime.streaming import stream
 from threefold.tasks.user_data import ReadSettings, user_task
 from threefold.training.config import DataSettings
 from threefold.training.training_data import TrainingData
@@ -302,6 +303,33 @@ def test_a_tagger_tells_the_share_of_unknown_words(tmp_path: Path) -> None:
     assert notes and notes[0].startswith("40% of the words (2 of 5) were not in the training data")
     assert notes[0].endswith("fax, glims")
     assert model.predict(["the dog runs", "the cat runs"]).notes == []  # one of six
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_tagged_words_are_read_in_one_way(separator: str, tmp_path: Path) -> None:
+    start = separator.join(("-DOCSTART-", "-X-", "O"))
+    first = ["the", "dog", "runs"], ["D", "N", "V"]
+    second = ["cats", "sleep"], ["N", "V"]
+    lines = [start, ""]
+    for words, tags in (first, second):
+        lines += [separator.join((word, "-X-", tag)) for word, tag in zip(words, tags, strict=True)]
+        lines += [""]
+    path = tmp_path / "x.conll"
+    path.write_text("\n".join(lines * 10))
+    trained = threefold.train(path, steps=1, mixers="gru", settings=SMALL, folder=tmp_path / "run")
+    model: Any = threefold.load(trained.folder)
+    answers = model.predict(path)
+    assert [answer["words"] for answer in answers] == [first[0], second[0]] * 10
+    assert threefold.evaluate(trained, path)["n"] == 20
+    by_word = [tag for answer in answers for tag in answer["tags"]]
+    for chunk_size in (1, 64):
+        rows = [
+            row
+            for part in stream(model, path, mode="predict", chunk_size=chunk_size)
+            for row in part.rows()
+        ]
+        assert [row["word"] for row in rows] == [*first[0], *second[0]] * 10
+        assert [row["tag"] for row in rows] == by_word
 
 
 def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:

@@ -284,6 +284,10 @@ def test_a_time_limit_includes_the_evaluations(
     assert prepared.budget is not None
     assert prepared.budget.judging == pytest.approx(3)  # a sample, so that time is left to train
     assert (prepared.valid_examples, prepared.test_examples) == (3, 3)
+    monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (4.0, 1.0))
+    prepared = prepare(config)
+    assert prepared.budget is not None and prepared.budget.judging == pytest.approx(3)
+    assert (prepared.valid_examples, prepared.test_examples) == (6, None)  # a short test is whole
 
 
 def test_the_page_contains_the_figures_and_loads_nothing(

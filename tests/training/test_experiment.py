@@ -100,8 +100,10 @@ def test_data_are_opened_once_unless_their_files_change(tmp_path: Path) -> None:
     assert prepare(config(tmp_path / "b.txt"), first).data is first
 
 
-def test_a_test_that_is_late_takes_a_fair_sample(tmp_path: Path) -> None:
-    """The time limit is over when the test begins: one batch, of examples from everywhere."""
+def test_a_test_that_is_late_takes_a_fair_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit is long over when the test begins: one batch, of examples from everywhere."""
     config = RunConfig.read(
         {
             "data": {"name": "recall", "batch_size": 4},
@@ -109,6 +111,7 @@ def test_a_test_that_is_late_takes_a_fair_sample(tmp_path: Path) -> None:
             "training": {"time": 5.0},
         }
     )
+    monkeypatch.setattr("threefold.training.time_budget.MOST_GRACE", 0.0)
     late = replace(prepare(config, started=time.monotonic() - 100), test_examples=40)
     trained = run(config, tmp_path / "run", prepared=late, reporters=())
     assert trained.summary["test_examples"] == 4 and trained.test is not None

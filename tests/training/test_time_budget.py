@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from torch import nn
 
+from threefold.models.model import Model
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import RunConfig
 from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 from threefold.training.reporters import Reporter
 from threefold.training.time_budget import MOST_JUDGING
 
@@ -112,6 +114,37 @@ def test_a_validation_that_is_cut_is_told(machine: Callable[..., Machine]) -> No
     machine(SPEEDS["slower near the end"])
     run(configuration(), reporters=[notes])
     assert re.fullmatch(r"validated on \d+ of \d+ batches: the time is over", *notes.warnings)
+
+
+def test_a_short_test_is_whole_even_if_it_starts_late(
+    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Saving takes 4 s that were not reserved; the test then takes its 2.5 s all the same."""
+    simulated, config = machine(lambda trains, now: 0.5 if trains else 0.01), configuration()
+
+    def save(model: Model, folder: Path) -> None:
+        simulated.now += 4.0
+
+    monkeypatch.setattr(Model, "save", save)
+    trained = run(config, tmp_path, reporters=())
+    assert "test_examples" not in trained.summary
+    assert simulated.now <= 1.1 * LIMIT
+
+
+def test_an_evaluation_is_estimated_without_its_first_batch(
+    machine: Callable[..., Machine],
+) -> None:
+    """The first evaluation finds empty caches: ten seconds more would mean a sample."""
+    passes = 0
+
+    def cost(trains: bool, now: float) -> float:
+        nonlocal passes
+        passes += not trains
+        return 0.5 if trains else 10.0 if passes == 1 else 0.02
+
+    machine(cost)
+    prepared = prepare(configuration())
+    assert prepared.test_examples is None
 
 
 def test_a_run_that_resumes_keeps_its_limit(

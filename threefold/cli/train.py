@@ -267,7 +267,7 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     for split, label in (("valid", "validation"), ("test", "test")):
         if text := output.scores_text(summary, split):
             if split == "test" and "test_examples" in summary:
-                text += f" (of a sample of {summary['test_examples']:,} examples)"
+                text += _sample_text(trained, shlex.quote(str(folder)))
             facts.append((label, text))
     facts.append(("chance level", output.chance_text(summary)))
     if result.kept_step is not None:
@@ -280,6 +280,13 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         facts.append(("figures", str(figure)))
     facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _sample_text(trained: TrainedRun, folder: str) -> str:
+    """Of how many examples a test score is, and how to get that of all."""
+    total = "" if trained.data is None else f" of {trained.data.task.size('test'):,}"
+    sample = f"{trained.summary['test_examples']:,}{total} examples"
+    return f" (of a sample of {sample}; of all: threefold evaluate {folder})"
 
 
 def _kept_text(step: int) -> str:

@@ -10,6 +10,7 @@ byte can change and how many bytes they take; the remaining bytes are given agai
                  back and at most two characters ahead: words that end further from the end than
                  that (and than the longest added token) are final
     word lists   complete lines; a sentence ends with an empty line, or with a line of several words
+                 (of tagged lines, `tagged_lines.py`, only the first cell is a word)
     sentences    a sentence is final once white space follows it, or a line ends
     tables       complete lines, one element each (`stream_rows.py`)
     sounds       complete frames (`stream_sounds.py`)
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.tagged_lines import tagged_cells, words_in
 from threefold.data.tokenizers import (
     WORD_PATTERN,
     BPETokenizer,
@@ -181,19 +183,24 @@ def _longest_added(tokenizer: BPETokenizer) -> int:
 
 
 class WordListEncoder(Encoder):
-    """Words between white space, by their numbers; words that the model does not know are 0."""
+    """Words between white space, by their numbers; words that the model does not know are 0.
+
+    tagged: whether tags follow each word; None if a tab in the first line says so.
+    """
 
     line_by_line = True
 
-    def __init__(self, numbers: Mapping[str, int]) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: Mapping[str, int], tagged: bool | None = None) -> None:
+        self.numbers, self.tagged = numbers, tagged
         self.starts = False  # whether the next word begins a sentence
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         used = complete_lines(data, final)
         records: list[tuple[int, str, bool]] = []
         for line in decoded(data[:used], True).splitlines():
-            words = line.split()
+            if self.tagged is None and tagged_cells(line):
+                self.tagged = "\t" in line
+            words = words_in(line, bool(self.tagged))
             self.starts = self.starts or len(words) != 1
             for word in words:
                 records.append((self.numbers.get(word, 0), word, self.starts))
@@ -202,10 +209,10 @@ class WordListEncoder(Encoder):
         return np.array(records, dtype=WORD_TYPE), used
 
     def settings(self) -> dict[str, Any]:
-        return {"starts": self.starts}
+        return {"starts": self.starts, "tagged": self.tagged}
 
     def restore(self, settings: dict[str, Any]) -> None:
-        self.starts = settings["starts"]
+        self.starts, self.tagged = settings["starts"], settings.get("tagged", self.tagged)
 
 
 class SentenceEncoder(Encoder):

@@ -22,6 +22,7 @@ from threefold.data.stream_encoders import SentenceEncoder, WordListEncoder, enc
 from threefold.data.stream_rows import RowEncoder, RowLayout
 from threefold.data.stream_sounds import SOUND_FORMATS, SoundEncoder, wav_rate
 from threefold.data.table_formats import REFUSED_SUFFIXES, TABLE_SUFFIXES, table_suffix
+from threefold.data.tagged_lines import TAG_SUFFIXES
 from threefold.errors import ThreefoldError, nearest
 from threefold.runtime.array_source import ArrayEncoder, array_bytes, frame_bytes, is_array
 from threefold.runtime.source import Input, Source, Wait
@@ -80,7 +81,10 @@ def open_input(
                 "this tagger reads words as several tokens each, so a stream of words cannot be "
                 "read element by element; use `threefold predict`"
             )
-        return StreamInput(Source(data, WordListEncoder(step.numbers), wait), WordReader(model))
+        path = _path(data)
+        tagged = True if path is not None and table_suffix(path) in TAG_SUFFIXES else None
+        encoder = WordListEncoder(step.numbers, tagged)
+        return StreamInput(Source(data, encoder, wait), WordReader(model))
     if model.kind == "hierarchical":
         return _open_sentences(model, data, wait)
     return _open_text(model, data, wait)

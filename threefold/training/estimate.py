@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from threefold.training.evaluation import evaluate
 from threefold.training.objectives import Objective
 from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import EvaluationBatches
 
 # Tensors per parameter that an optimiser stores; others store 2.
 OPTIMIZER_MOMENTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "muon": 1}
@@ -92,12 +94,21 @@ def _preserved_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def estimate_evaluation(
-    model: nn.Module, objective: Objective, rows: Any, batches: Sized, repeats: int = 2
+    model: nn.Module, objective: Objective, batches: EvaluationBatches, repeats: int = 2
 ) -> float:
-    """Seconds to evaluate as many batches as `batches` has, from one of them, `repeats` times."""
-    start = time.perf_counter()
-    evaluate(model, [rows] * repeats, objective=objective)
-    return (time.perf_counter() - start) / repeats * len(batches)
+    """Seconds to read and evaluate all batches, from `repeats` of them after the first.
+
+    The first batch takes longer, since it finds all caches empty; it only counts if it is alone.
+    """
+    times = [time.perf_counter()]
+    evaluate(
+        model,
+        islice(batches, repeats + 1),
+        objective=objective,
+        on_batch=lambda *_: times.append(time.perf_counter()),
+    )
+    times = times[1:] if len(times) > 2 else times
+    return (times[-1] - times[0]) / (len(times) - 1) * len(batches)
 
 
 def check_memory(

@@ -240,6 +240,8 @@ def _test(
     """
     carry, done = config.training.carry_state, 0
     batches = prepared.split_batches("test", carry)
+    if prepared.budget is not None:
+        prepared.budget.begin_test()
     with Interrupts() as interrupts:
 
         def on_batch(*batch: Any) -> None:

@@ -175,10 +175,10 @@ def _build(
 
 
 def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, float]:
-    """The estimated time of one validation and of the test, from one batch of each."""
+    """The estimated time of one validation and of the test, from a few batches of each."""
     carry, objective = config.training.carry_state, prepared.data.objective(config.training)
     valid, test = (
-        estimate_evaluation(prepared.model, objective, next(iter(batches)), batches)
+        estimate_evaluation(prepared.model, objective, batches)
         for batches in (prepared.split_batches(split, carry) for split in ("valid", "test"))
     )
     return valid, test
@@ -188,20 +188,37 @@ def _fit_into_time(
     config: RunConfig, prepared: PreparedRun, time_limit: float, started: float
 ) -> PreparedRun:
     """Evaluate on a sample, if all examples would take more than a share of the time limit."""
-    limit = MOST_JUDGING * time_limit
     valid, test = judging_seconds(config, prepared)
-    sampled, rounds = prepared, EVALUATIONS + 1 if starts_fitted(prepared.model) else 1
-    if rounds * valid + test > limit and not config.training.carry_state:
-        share, task = limit / (rounds * valid + test), prepared.data.task
-        fewer = [
-            max(1, int(share * min(task.size(split), examples or task.size(split))))
-            for split, examples in (("valid", prepared.valid_examples), ("test", None))
-        ]
-        sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
-        valid, test = share * valid, share * test
+    rounds, sampled = EVALUATIONS + 1 if starts_fitted(prepared.model) else 1, prepared
+    if not config.training.carry_state:
+        shares = _judged_shares(MOST_JUDGING * time_limit, rounds * valid, test)
+        sampled = replace(
+            prepared,
+            valid_examples=_fewer(prepared, "valid", prepared.valid_examples, shares[0]),
+            test_examples=_fewer(prepared, "test", None, shares[1]),
+        )
+        valid, test = shares[0] * valid, shares[1] * test
     objective = prepared.data.objective(config.training)
     step = estimate_step(prepared.model, objective, prepared.batches(0), config.training).seconds
     step = max(step, 1e-9)
     finishing = FINISHING * time_limit
     budget = TimeBudget(time_limit, started, finishing, step, valid / step, test / step)
     return replace(sampled, budget=budget)
+
+
+def _judged_shares(limit: float, valid: float, test: float) -> tuple[float, float]:
+    """The shares of the validation and of the test examples that are evaluated in `limit` seconds.
+
+    A test that takes at most half of them is whole: validations are shortened first.
+    """
+    if valid + test <= limit:
+        return 1.0, 1.0
+    if test <= limit / 2:
+        return (limit - test) / valid, 1.0
+    return limit / (valid + test), limit / (valid + test)
+
+
+def _fewer(prepared: PreparedRun, split: str, examples: int | None, share: float) -> int | None:
+    """A share of the examples of a split, at least one."""
+    size = prepared.data.task.size(split)
+    return examples if share == 1.0 else max(1, int(share * min(size, examples or size)))

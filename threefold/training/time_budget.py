@@ -14,6 +14,9 @@ from threefold.training.distributed import ProcessGroup
 
 LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
 MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
+GRACE = 0.05  # share of a time limit that a test may always take, even if it starts late …
+LEAST_GRACE = 2.0  # … but at least these seconds, …
+MOST_GRACE = 0.1  # … though not more than this share
 RECENT = 0.05  # share of a time limit whose newest steps give the speed …
 MOST_RECENT = 30.0  # … but not more than these seconds
 
@@ -30,6 +33,7 @@ class TimeBudget:
     test: float = 0.0  # in times of a step
     before: float = 0.0  # seconds before the first step: of this process, and of pretraining
     earlier: float = 0.0  # seconds of earlier processes, if the run was resumed
+    test_started: float | None = None  # on the monotonic clock
     _recent: deque[float] = field(default_factory=deque)
 
     def begin(self, spent: float, group: ProcessGroup) -> None:
@@ -69,9 +73,19 @@ class TimeBudget:
         left = self.limit - self.before - self.finishing - self.judging
         return max(left, LEAST_TRAINING * self.limit)
 
+    @property
+    def grace(self) -> float:
+        """Seconds that the test may take in any case: its score is what a user quotes."""
+        return min(max(GRACE * self.limit, LEAST_GRACE), MOST_GRACE * self.limit)
+
+    def begin_test(self) -> None:
+        """The test is next: what was done since the last step, such as saving, is not its time."""
+        self.test_started = time.monotonic()
+
     def test_is_late(self) -> bool:
         """Whether the test must end now."""
-        return time.monotonic() > self.started + self.limit - self.earlier - self.finishing
+        now, end = time.monotonic(), self.started + self.limit - self.earlier - self.finishing
+        return now > end and (self.test_started is None or now > self.test_started + self.grace)
 
     def validation_is_late(self) -> bool:
         """Whether a validation must end now, so that time for the test is left."""

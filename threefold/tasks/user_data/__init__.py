@@ -36,6 +36,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.data.readers import file_error, not_found, read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
 from threefold.data.tables import Table, header_options, read_table
+from threefold.data.tagged_lines import TAG_SUFFIXES
 from threefold.data.token_files import find_token_folder
 from threefold.errors import AmbiguousError, ThreefoldError, nearest, option
 from threefold.tasks.table import MODEL_KINDS, TEXT_KINDS
@@ -63,7 +64,6 @@ from threefold.tasks.user_data.windows import windows_task
 __all__ = ["ReadSettings", "Reading", "files_of", "from_arrays", "user_task"]
 
 MOST_FILES_LISTED = 1000  # of a folder; more are summarised by one checksum
-TAG_SUFFIXES = (".conll", ".conllu", ".bio", ".iob")
 
 
 def user_task(

@@ -7,6 +7,8 @@ from pathlib import Path
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.data.readers import file_error, read_lines
+from threefold.data.table_formats import table_suffix
+from threefold.data.tagged_lines import TAG_SUFFIXES, tagged_cells, words_in
 from threefold.errors import option
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
@@ -39,18 +41,18 @@ def read_tagged(path: Path) -> RawExamples:
     tags: list[list[str]] = [[]]
     places: list[str] = []
     for number, line in read_lines(path):
-        if not line.strip():
+        cells = tagged_cells(line)
+        if not cells:
             if sentences[-1]:
                 sentences.append([])
                 tags.append([])
             continue
-        cells = line.split("\t") if "\t" in line else line.split()
-        if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
+        if len(cells) < 2 or not cells[0] or not cells[-1]:
             raise file_error(path, number, f"{line[:40]!r}; expected a word, a tab and its tag")
         if not sentences[-1]:
             places.append(f"{path}:{number}")
-        sentences[-1].append(cells[0].strip())
-        tags[-1].append(cells[-1].strip())
+        sentences[-1].append(cells[0])
+        tags[-1].append(cells[-1])
     count = len(places)
     return RawExamples(sentences[:count], tags[:count], places)
 
@@ -58,12 +60,12 @@ def read_tagged(path: Path) -> RawExamples:
 def read_words(path: Path) -> list[tuple[list[str], str]]:
     """Sentences to tag: one per line, or one word per line with an empty line between them.
 
-    What follows a word after a tab is a tag, as in a file to train on, and is not read.
+    Of a file of tagged words, by its suffix or the tabs in all lines, only the words are read.
     """
     texts = list(read_lines(path))
-    if all("\t" in line for _, line in texts if line.strip()):
-        texts = [(number, line.partition("\t")[0]) for number, line in texts]
-    lines = [(number, line.split()) for number, line in texts]
+    tabs = all("\t" in line for _, line in texts if tagged_cells(line))
+    tagged = tabs or table_suffix(path) in TAG_SUFFIXES
+    lines = [(number, words_in(line, tagged)) for number, line in texts]
     if max(len(words) for _, words in lines) > 1:
         return [(words, f"{path.name}:{number}") for number, words in lines if words]
     sentences: list[tuple[list[str], str]] = []
