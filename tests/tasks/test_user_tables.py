@@ -369,3 +369,51 @@ def test_single_words_are_read_if_nothing_else_can_be(tmp_path: Path) -> None:
         tmp_path / "names.csv", "name,origin", [(f"Ann{i}a", "xy"[i % 2]) for i in range(40)]
     )
     assert facts(user_task(path, ReadSettings()))["inputs"] == "name"
+
+
+def asked(path: Path, **settings: Any) -> list[str]:
+    with command_line(), pytest.raises(AmbiguousError) as error:
+        user_task(path, ReadSettings(**settings))
+    return [choice.split("    ")[0] for choice in error.value.options]
+
+
+def chosen(choice: str) -> ReadSettings:
+    words = choice.removeprefix("--").replace("-column ", "_column ").split(" --")
+    return ReadSettings(**dict(word.split(" ", 1) for word in words))  # type: ignore[arg-type]
+
+
+def test_proposals_for_several_texts_name_the_label_and_work(tmp_path: Path) -> None:
+    rows = [(f"Fine day {i}", f"All went well on day {i}", "pn"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "reviews.csv", "title,body,mood", rows)
+    choices = asked(path)
+    assert choices[-1] == "--features title,body --target mood"
+    for choice in choices:
+        assert facts(user_task(path, chosen(choice)))["target"] == "mood"
+    assert asked(path, features="title,body")[0] == "--target mood"
+
+
+def test_text_beside_numbers_is_asked_about(tmp_path: Path) -> None:
+    rows = [(f"a house of {i} rooms", i % 7, math.sin(i), "yn"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "houses.csv", "about,age,size,sold", rows)
+    choices = asked(path, target="sold")
+    assert choices == [
+        "--features about --target sold",
+        "--kind classifier --features age,size --target sold",
+    ]
+    inputs = [facts(user_task(path, chosen(choice)))["inputs"] for choice in choices]
+    assert inputs == ["about", "age, size"]
+
+
+def test_a_number_per_group_is_regressed(tmp_path: Path) -> None:
+    rows = [(f"W{i // 6}", i % 6, math.sin(i), "AB"[i // 6 % 2], 30.5 + i // 6) for i in range(240)]
+    path = write(tmp_path / "wear.csv", "window,t,vibration,machine,wear", rows)
+    task = user_task(path, ReadSettings(target="wear", group_column="window"))
+    assert task.kind == "regressor" and facts(task)["inputs"] == "t, vibration, machine"
+    assert (
+        user_task(path, ReadSettings(target="machine", group_column="window")).kind == "classifier"
+    )
+    choices = asked(path, group_column="window")
+    assert choices[:2] == ["--kind classifier --target machine", "--kind regressor --target wear"]
+    assert asked(path, group_column="window", target="vibration") == [
+        "--kind forecaster --series-column window --target vibration"
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -122,3 +124,20 @@ def test_a_test_that_is_late_takes_a_fair_sample(
     assert len(plain) == len(mixed) == 10 and not torch.equal(plain[0], mixed[0])
     order = [sorted(map(tuple, torch.cat(part).tolist())) for part in (plain, mixed)]
     assert order[0] == order[1]
+
+
+def test_a_run_that_overfits_says_so(tmp_path: Path) -> None:
+    """Labels at random can only be memorized; with `patience` the best weights are kept instead."""
+    path, labels = tmp_path / "reviews.csv", random.Random(0).choices("ab", k=60)
+    path.write_text("text,label\n" + "".join(f"text {i},{x}\n" for i, x in enumerate(labels)))
+    values: dict[str, Any] = {
+        "data": {"name": str(path)},
+        "model": {"mixers": ["gru"], "width": 32, "depth": 1},
+        "training": {"steps": 150, "learning_rate": 0.02},
+    }
+    summary = run(RunConfig.read(values), tmp_path / "last", reporters=()).summary
+    assert summary["valid"]["loss"] > 2 * summary["loss"]
+    assert "memorized" in summary["overfitting"]
+    advice = re.findall(r"training\.\w+=\d+", summary["overfitting"])
+    best = run(RunConfig.read(values, advice), tmp_path / "best", reporters=()).summary
+    assert best["valid"]["loss"] < summary["valid"]["loss"] and "overfitting" not in best

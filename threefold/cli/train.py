@@ -272,6 +272,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     facts.append(("chance level", output.chance_text(summary)))
     if result.kept_step is not None:
         facts.append(("kept", _kept_text(result.kept_step)))
+    if "overfitting" in summary:
+        facts.append(("overfitting", summary["overfitting"]))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))

@@ -11,7 +11,11 @@ from threefold.models.model import Model
 from threefold.training.config import RunConfig
 from threefold.training.evaluation import Scores
 from threefold.training.result import Result
+from threefold.training.trainer import EVALUATIONS
 from threefold.training.training_data import TrainingData
+
+RECENT_STEPS = 10  # whose mean loss is that of training
+MOST_RATIO, LEAST_GAP = 2.0, 0.2  # of validation loss and training loss, unless a model overfits
 
 
 def title_of(config: RunConfig) -> str:
@@ -48,9 +52,27 @@ def summarize(
     if result.start is not None:
         values["kept_step"] = result.kept_step
         values["valid_start"] = _scores(result.start)
+    if note := overfitting_note(result):
+        values["overfitting"] = note
     if task.labels:
         values["labels"] = list(task.labels)
     return values
+
+
+def overfitting_note(result: Result) -> str:
+    """What to do if the last weights were kept, but fit the training examples only; else empty."""
+    newest, valid = result.losses[-RECENT_STEPS:], result.scores.loss
+    train = sum(newest) / max(len(newest), 1)
+    overfits = train >= 0 and valid > MOST_RATIO * train and valid > train + LEAST_GAP
+    if result.kept_step is not None or not overfits:
+        return ""
+    every = max(1, result.steps // EVALUATIONS)
+    return (
+        f"validation loss {valid:.2f}, training loss {train:.2f}: the model has memorized training "
+        f"examples; to keep the best weights, set training.eval_every={every} and "
+        "training.patience=3; also try dropout (model.options), fewer steps, or starting from a "
+        "trained model (model.from_model)"
+    )
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

@@ -24,10 +24,13 @@ def find_identifiers(
     return found if len(others) > to_predict else []
 
 
-def why_unusable(facts: ColumnFacts, *also: str) -> str:
+def why_unusable(facts: ColumnFacts, *also: str, identifier: bool = False) -> str:
     """Why a column is no input of numbers, categories or types of `also`; empty if it is one."""
     if facts.type == "empty":
         return "it is empty"
+    if identifier:
+        every = facts.distinct >= facts.count - facts.missing
+        return f"identifier: {'every' if every else 'almost every'} value occurs once"
     if facts.constant:
         return "it is constant"
     if facts.index:
@@ -37,12 +40,6 @@ def why_unusable(facts: ColumnFacts, *also: str) -> str:
     if facts.type in ("number", "category", *also):
         return ""
     return {"text": "text", "time": "a time"}.get(facts.type, "lists")
-
-
-def why_identifier(facts: ColumnFacts) -> str:
-    """The reason to leave out a column that only names the rows."""
-    every = facts.distinct >= facts.count - facts.missing
-    return f"identifier: {'every' if every else 'almost every'} value occurs once"
 
 
 def why_left_out(kind: str, roles: Roles, settings: ReadSettings) -> str:

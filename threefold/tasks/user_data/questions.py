@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from threefold.data.cells import is_missing, text_of
 from threefold.data.column_types import ColumnFacts
 from threefold.data.preprocessing.numbers import absurd_numbers
-from threefold.errors import option, options
+from threefold.data.tables import Table
+from threefold.errors import option, option_name, options
 from threefold.tasks.stored import Array
 from threefold.tasks.user_data.settings import join_names
 
@@ -103,10 +105,47 @@ def number_options(target: str) -> list[str]:
     ]
 
 
-def text_options(texts: Sequence[str]) -> list[str]:
-    """Which of several columns of text to read."""
-    choices = [name_columns(features=name) for name in texts[:6]]
-    return [*choices, choice("joined", features=texts[:6])]
+def text_options(
+    texts: Sequence[str], targets: Sequence[str], beside: Sequence[str], kind: str
+) -> list[str]:
+    """Which columns to read: texts, or the numbers and categories beside them."""
+    known = {"target": targets} if targets else {}
+    choices = [name_columns(features=name, **known) for name in texts[:6]]
+    if len(texts) > 1:
+        choices.append(choice("joined", features=texts[:6], **known))
+    if beside:
+        choices.append(choice("without the text", kind=kind, features=beside, **known))
+    return choices
+
+
+def same_in_groups(table: Table, group: str, name: str) -> bool:
+    """Whether a column has one value per group; empty cells do not count."""
+    pairs = zip(table.column(group), table.column(name), strict=True)
+    values = {(text_of(key), text_of(cell)) for key, cell in pairs if not is_missing(cell)}
+    return len(values) == len({key for key, _ in values})
+
+
+def group_options(
+    table: Table, facts: Mapping[str, ColumnFacts], group: str, names: Sequence[str]
+) -> list[str]:
+    """What to predict for rows in groups: one value per group first, then one per row."""
+    per_group, per_row = [], []
+    for name in names:
+        column, same = facts[name], same_in_groups(table, group, name)
+        classes = column.type != "number" or (
+            column.whole and column.distinct <= MOST_NUMERIC_CLASSES
+        )
+        if same and classes:
+            per_group.append(choice("a label for each group", kind="classifier", target=name))
+        if same and column.type == "number":
+            per_group.append(choice("a number for each group", kind="regressor", target=name))
+        if not same and classes:
+            per_row.append(choice("a label for each row", kind="tagger", target=name))
+        if not same and not classes:
+            what = f"numbers in time, instead of {option_name('group_column')}"
+            named = {"series_column": group, "target": name}
+            per_row.append(choice(what, kind="forecaster", **named))
+    return [*per_group, *per_row][:8]
 
 
 def unlabelled_options(table: str, texts: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -11,21 +11,18 @@ from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.categories import find_categories
 from threefold.data.tables import Table
 from threefold.data.time_stamps import time_format_of
-from threefold.errors import AmbiguousError, ThreefoldError, option, options
-from threefold.tasks.user_data.column_use import (
-    find_identifiers,
-    why_identifier,
-    why_left_out,
-    why_unusable,
-)
+from threefold.errors import AmbiguousError, ThreefoldError, option
+from threefold.tasks.user_data.column_use import find_identifiers, why_left_out, why_unusable
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
     forecast_options,
+    group_options,
     label_options,
     name_columns,
     neighbours_correlate,
     number_options,
     row_options,
+    same_in_groups,
     text_options,
     unlabelled_options,
 )
@@ -110,13 +107,10 @@ class _Reader:
         if self._texts() or (rows_are_named and self.settings.group_column is None):
             return self._examples()
         if self.settings.group_column is not None:
-            raise self._ambiguous(
-                "rows are grouped into sequences, but it is not said what to predict for them",
-                [options(kind=kind, target="LABEL") for kind in ("classifier", "tagger")],
-            )
+            return self._groups(self.settings.group_column)
         if not self._numbers():
             raise self._without_numbers()
-        labels = [n for n in self._of_type("category") if n not in self.targets]
+        labels = [name for name in self.free if self._is_category(name)]
         named = [n for n in self.free if n.lower() in LABEL_NAMES and n in self._numbers()]
         numeric = all(self.facts[name].type == "number" for name in self.targets)
         if self.targets and numeric and not set(map(str.lower, self.targets)) & set(LABEL_NAMES):
@@ -124,6 +118,20 @@ class _Reader:
         if not self.targets and not labels and not named:
             return self._forecaster()
         return self._refuse_labels(self.targets or (*labels, *named))
+
+    def _groups(self, group: str) -> TableReading:
+        """One target per group tells the kind; anything else is asked back."""
+        if self.targets and all(same_in_groups(self.table, group, n) for n in self.targets):
+            return self._examples()
+        names = self.targets or [name for name in self.free if not self._unusable(name)]
+        choices = group_options(self.table, self.facts, group, names)
+        if not choices:
+            what = f"rows are grouped by {group}, and no other column can be predicted"
+            raise self.table.error(None, f"{what}; the columns are {self._types()}")
+        what = "rows are grouped into sequences, but it is not said what to predict for them"
+        if self.targets:
+            what = f"{', '.join(self.targets)} differs within the groups of {group}"
+        raise self._ambiguous(what, choices)
 
     def _without_numbers(self) -> ThreefoldError:
         """The error for a table of categories and times only."""
@@ -201,7 +209,7 @@ class _Reader:
         if settings.group_column is not None:
             predicted = replace(predicted, time=self.time, group=settings.group_column)
             return self._result(kind, replace(predicted, features=features))
-        texts = self._text_features()
+        texts = self._text_features(kind, [name for name in names if name], features)
         if texts:
             return self._result(kind, replace(predicted, texts=texts))
         if not features:
@@ -228,18 +236,15 @@ class _Reader:
         if self.settings.feature_names is not None:  # an input is not what is predicted
             raise self._no_labels()
         named = [name for name in self.free if name.lower() in LABEL_NAMES]
-        candidates = named or self._of_type("category")
+        candidates = named or [name for name in self.free if self._is_category(name)]
         if not candidates:
             numbers = [n for n in self._numbers() if not self._unusable(n)]
             candidates = numbers if len(numbers) == 1 or self.settings.kind == "regressor" else []
-        if len(candidates) == 1:
-            self.free.remove(candidates[0])
-            return candidates[0]
         if not candidates:
             raise self._no_labels()
-        self._ask(
-            "several columns could be the label", [name_columns(target=n) for n in candidates[:8]]
-        )
+        if len(candidates) > 1:
+            choices = [name_columns(target=n) for n in candidates[:8]]
+            self._ask("several columns could be the label", choices)
         self.free.remove(candidates[0])
         return candidates[0]
 
@@ -264,8 +269,10 @@ class _Reader:
         )
         return "classifier"
 
-    def _text_features(self) -> tuple[str, ...]:
-        """The columns of text to read; several must be asked for."""
+    def _text_features(
+        self, kind: str, targets: Sequence[str], features: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The columns of text to read; several, or numbers beside them, must be asked for."""
         wanted = self.settings.feature_names
         if wanted is not None:
             types = {self.facts[name].type for name in wanted}
@@ -273,14 +280,16 @@ class _Reader:
                 return ()
             return tuple(n for n in wanted if self.facts[n].type in ("text", "category"))
         texts = self._texts()
-        if len(texts) <= 1:
-            return tuple(texts)
         named = [name for name in texts if name.lower() == "text"]
-        if len(named) == 1 and not any(
-            self.facts[n].type == "text" for n in texts if n != named[0]
-        ):
+        if len(named) == 1 and all(self.facts[n].type != "text" or n in named for n in texts):
             return tuple(named)
-        self._ask(f"{len(texts)} columns of text", text_options(texts))
+        known = () if self.questions else targets  # the label is asked for
+        beside = [n for n in features if known and kind != "hierarchical" and not self._unusable(n)]
+        if not texts or (len(texts) == 1 and not beside):
+            return tuple(texts)
+        what = f"{len(texts)} columns of text" if len(texts) > 1 else f"a text ({texts[0]})"
+        what += f" beside other columns ({', '.join(beside[:6])})" if beside else ""
+        self._ask(what, text_options(texts, known, beside, kind))
         return (texts[0],)
 
     # ------------------------------------------------------------------------ taggers, pairs
@@ -340,35 +349,26 @@ class _Reader:
 
     def _categories(self) -> list[str]:
         """Columns of categories that are inputs."""
-        return [name for name in self._of_type("category") if not self._unusable(name)]
+        return [n for n in self.free if self._is_category(n) and not self._unusable(n)]
 
     def _numbers(self) -> list[str]:
-        return [name for name in self.free if self.facts[name].type == "number"] + [
-            name
-            for name in self.targets
-            if self.facts[name].type == "number" and name not in self.free
-        ]
+        names = [*self.free, *(name for name in self.targets if name not in self.free)]
+        return [name for name in names if self.facts[name].type == "number"]
 
     def _texts(self) -> list[str]:
         """Columns of text; one with few different values counts if it is called text."""
-        return [
-            name
-            for name in self.free
-            if self.facts[name].type == "text"
-            or (self.facts[name].type == "category" and name.lower() == "text")
-        ]
+        words = [name for name in self.free if self.facts[name].type in ("text", "category")]
+        return [name for name in words if not self._is_category(name)]
 
-    def _of_type(self, kind: str) -> list[str]:
-        texts = self._texts()
-        return [n for n in self.free if self.facts[n].type == kind and n not in texts]
+    def _is_category(self, name: str) -> bool:
+        return self.facts[name].type == "category" and name.lower() != "text"
 
     def _unusable(self, name: str) -> str:
         """Why a column is not used as an input; empty if it is."""
         facts = self.facts[name]
-        if name in self.identifiers:
-            return why_identifier(facts)
-        chosen = name in self.targets or name in (self.settings.feature_names or ())
-        return "" if chosen and facts.type != "empty" else why_unusable(facts)
+        if facts.type != "empty" and name in (*self.targets, *(self.settings.feature_names or ())):
+            return ""
+        return why_unusable(facts, identifier=name in self.identifiers)
 
     def _time_column(self) -> str | None:
         if self.settings.time_column is not None:
