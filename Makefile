@@ -65,6 +65,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): $(SOURCES) | $(BIN)/python
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear .venv # an interrupted one
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	@$(BIN)/python -c 'from threefold.kernels import library; choice = library.current(); \
 	  print("kernels:", choice.native.variant if choice.native else choice.reason)'
