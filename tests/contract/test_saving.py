@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from threefold import LanguageModel, Spec, ThreefoldError
 from threefold.data import atomic_files
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.models import config
+from threefold.models.calibration import Calibration
 
 SPEC = Spec("language", 32, 2, ("mamba", ("gla", {"heads": 2})), vocabulary=61)
 
@@ -326,3 +328,15 @@ def test_info_needs_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     found = config.read_config(folder)
     assert (found.spec, found.tokenizer, found.dtype) == (SPEC, None, "float32")
+
+
+def test_a_folder_that_lost_a_file_is_refused(tmp_path: Path) -> None:
+    model = threefold.build(Spec("forecaster", 8, 1, "gru", options={"channels": 1, "horizon": 1}))
+    truth = np.random.default_rng(0).normal(size=(40, 1, 1))
+    quantiles = np.broadcast_to([-1.0, 0.0, 1.0], (40, 1, 1, 3))
+    model.calibration = Calibration.fit(quantiles, truth, (0.1, 0.5, 0.9))
+    model.save(tmp_path / "m")
+    threefold.load(tmp_path / "m")
+    (tmp_path / "m" / "calibration.safetensors").unlink()
+    with pytest.raises(ThreefoldError, match=r"m: calibration\.safetensors is missing, which was"):
+        threefold.load(tmp_path / "m")

@@ -73,9 +73,20 @@ def load(
     _check_loaded(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
+    _check_files(config, path)
     model.calibration = Calibration.read(path)
     model.alarms = AlarmCalibration.read(path)
     return model.to(device=device, dtype=dtype).eval()
+
+
+def _check_files(config: ModelConfig, folder: Path) -> None:
+    """Refuse a folder that has lost what its answers depend on, such as the calibration."""
+    for name in config.files:
+        if name != CARD and not (folder / name).exists():
+            raise ThreefoldError(
+                f"{folder}: {name} is missing, which was saved with this model; copy the whole "
+                "folder again"
+            )
 
 
 def open_model(path: str | PathLike[str]) -> OpenedModel:
