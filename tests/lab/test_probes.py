@@ -263,7 +263,8 @@ def test_every_kind_of_model_is_measured(
     assert all(math.isfinite(y) for points in found["robustness"].values() for _, y in points)
     assert ("influence" in found) == (name != "reversal")
     assert ("calibration" in found) == (name not in ("adding", "reversal"))
-    assert found["weight_bytes"] == 4 * model.parameter_count  # type: ignore[attr-defined]
+    stored = model.state_dict().values()  # type: ignore[attr-defined]
+    assert found["weight_bytes"] == sum(tensor.nbytes for tensor in stored)
     worst = worst_examples(data, model, np.arange(16))  # type: ignore[arg-type]
     assert worst and {item["form"] for item in worst} == {form}
     if name == "chords":

@@ -104,11 +104,13 @@ class CurveReporter(Reporter):
 
     def __init__(self, curve: Curve, held_out: Batch, points: int) -> None:
         self.curve, self.held_out, self.points = curve, held_out, points
+        self.seconds = 0.0  # of training
 
     def on_step(self, trainer: Trainer) -> None:
         """Evaluate if the next part of the run is done."""
+        self.seconds = trainer.result.seconds
         if trainer.progress >= len(self.curve.errors) / self.points:
-            self.evaluate(trainer.model, trainer.result.seconds)
+            self.evaluate(trainer.model, self.seconds)
         self.curve.steps = trainer.result.steps
 
     @torch.no_grad()
@@ -131,6 +133,8 @@ def study(mixer: str, plan: DelayStudy, *, points: int = 24) -> Curve:
     reporter = CurveReporter(curve, plan.held_out(), points)
     reporter.evaluate(prepared.model, 0.0)
     run_experiment(config, prepared=prepared, reporters=[reporter], test=False).complete()
+    if len(curve.errors) <= points:  # the time was over before the last part was done
+        reporter.evaluate(prepared.model, reporter.seconds)
     return curve
 
 
