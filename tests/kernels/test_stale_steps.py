@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ import threefold
 from tests.crossings import count_crossings
 from tests.tolerances import assert_close, relative_error
 from threefold.errors import ThreefoldError
+from threefold.kernels.replay import validity
 from threefold.kernels.replay.activity import ordinary_steps
 from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.stepping import refusals
@@ -359,3 +361,19 @@ def test_a_model_with_a_mixer_of_torch_is_never_stale() -> None:
         _, state = model(torch.randint(0, 11, (2, 9)))
         model.step(torch.tensor([3, 5]), state)
     assert refusals(model) and refusals(model)[0]
+
+
+def test_equal_tuples_are_the_same_and_those_with_tensors_are_not_compared() -> None:
+    @dataclass
+    class Held:
+        taps: torch.Tensor
+
+    def entries(value: object) -> dict[str, object]:
+        return {"name": value}
+
+    assert validity._same_entries(entries((1, "a")), entries((1, "a")))
+    assert not validity._same_entries(entries((1, "a")), entries((1.0, "a")) | {"other": 1})
+    assert not validity._same_entries(entries((1, "a")), entries((2, "a")))
+    held = (Held(torch.ones(3)),)
+    assert validity._same_entries(entries(held), entries(held))
+    assert not validity._same_entries(entries(held), entries((Held(torch.ones(3)),)))

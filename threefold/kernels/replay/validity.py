@@ -201,9 +201,20 @@ def _same_entries(one: Mapping[Any, Any], copy: Mapping[Any, Any]) -> bool:
     return all(
         value is copy[name]
         or name in _IGNORED
-        or (type(value) is type(copy[name]) and isinstance(value, _PLAIN) and value == copy[name])
+        or (_is_plain(value) and _is_plain(copy[name]) and _equal(value, copy[name]))
         for name, value in one.items()
     )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be compared: no tuple with a tensor in it, whose `==` is no answer."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
