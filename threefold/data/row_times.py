@@ -23,6 +23,18 @@ FIRST_ROWS = 5  # of a series, by which its step is judged
 FEW_STEPS = 0.1  # the share of steps as long as in training, below which rows are refused
 
 
+def other_clock(trained: TimeAxis, found: TimeAxis) -> str | None:
+    """What is wrong with times of which only these or those of training have a zone."""
+    if trained.has_zone == found.has_zone:
+        return None
+    with_zone, without = ("the new times", "those of training")[:: 1 if found.has_zone else -1]
+    return (
+        f"{with_zone} in column {trained.name} have a zone and {without} have none, so that the "
+        f"hour of the day is not known, which the model reads; write them as in training, such as "
+        f"{trained.stamp(0)}"
+    )
+
+
 def other_step(trained: TimeAxis, found: TimeAxis, times: Floats) -> str | None:
     """What is wrong with rows that are further apart, or closer, than those of training.
 
@@ -43,12 +55,14 @@ def other_step(trained: TimeAxis, found: TimeAxis, times: Floats) -> str | None:
 class RowTimes:
     """The times of a stream of rows: `axis` is that of training, written as the stream writes it.
 
-    checked: whether the step must be that of training.
+    checked: whether the step must be that of training.  timed: whether the model reads the clock.
     """
 
-    def __init__(self, trained: TimeAxis, day_first: bool | None, checked: bool) -> None:
+    def __init__(
+        self, trained: TimeAxis, day_first: bool | None, *, checked: bool, timed: bool
+    ) -> None:
         self.trained, self.axis = trained, trained
-        self.day_first, self.checked = day_first, checked
+        self.day_first, self.checked, self.timed = day_first, checked, timed
         self.is_chosen = False  # the format
         self.first_times: dict[str, list[float]] = {}  # of each series
 
@@ -61,6 +75,9 @@ class RowTimes:
             form = detect_format(self.trained.name, known)
             if form is not None:
                 self._use(self._text_of(form, known[0]), form.zone)
+        problem = other_clock(self.trained, self.axis) if self.timed else None
+        if problem is not None:
+            raise ThreefoldError(problem)
         self.is_chosen = True
 
     def _use(self, text: str, zone: str) -> None:

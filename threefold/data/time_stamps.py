@@ -20,6 +20,7 @@ from threefold.data.cells import is_missing, shown
 from threefold.data.tables import Table
 from threefold.data.time_formats import (
     EPOCH,
+    EPOCHS,
     TimeFormat,
     detect_format,
     format_time,
@@ -68,6 +69,11 @@ class TimeAxis:
     day: int = 1
     weekdays: bool = False
     steady: bool = False
+
+    @property
+    def has_zone(self) -> bool:
+        """Whether stamps are moments, not only what some clock showed."""
+        return bool(self.zone) or self.format in EPOCHS
 
     @property
     def step_name(self) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.preprocessing.calendar import calendar_columns
 from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.preprocessing.series_scales import SeriesScales
@@ -24,7 +23,6 @@ from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
 from threefold.data.time_stamps import TimeAxis
 from threefold.data.time_steps import parse_step
-from threefold.errors import ThreefoldError
 from threefold.runtime.scores.grouping import Columns
 from threefold.runtime.stream_inputs import Array, Prepared, SeriesRows, StreamReader, Tallies
 from threefold.runtime.stream_notes import oddities
@@ -81,13 +79,19 @@ class RowReader(StreamReader):
             has_time = roles.time is not None
             if has_time and preprocessing.time_axis is not None:
                 trained = TimeAxis.from_dict(preprocessing.time_axis)
-                checked = preprocessing.resample is None
-                self.times = RowTimes(trained, preprocessing.day_first, checked)
+                self.times = RowTimes(
+                    trained,
+                    preprocessing.day_first,
+                    checked=preprocessing.resample is None,
+                    timed=bool(preprocessing.calendar),
+                )
             self.step = (
                 None if preprocessing.resample is None else parse_step(preprocessing.resample)
             )
         self.has_time = has_time
-        self.calendar = () if preprocessing is None else preprocessing.calendar
+        self.calendar_of = None  # moments to inputs, if the model reads them
+        if preprocessing is not None and preprocessing.calendar:
+            self.calendar_of = preprocessing.calendar_of
         self.single = not self.named_series and self.step is None
         self.memories: dict[str, SeriesMemory] = {}
         self.counts: Counter[str] = Counter()  # lines and rows with something to tell
@@ -132,7 +136,8 @@ class RowReader(StreamReader):
         if self.policy == "carry":
             inputs[:, len(self.columns) :] = 0.0
         inputs = inputs if self.encode is None else self.encode.apply(inputs)
-        inputs = np.hstack([inputs, self._calendar(memory, moments)]) if self.calendar else inputs
+        if self.calendar_of is not None:
+            inputs = np.hstack([inputs, self.calendar_of(self._known_moments(memory, moments))])
         columns: Columns = {"series": [segment.series] * len(order)} if self.named_series else {}
         columns |= self._time_columns(times, moments)
         columns |= {"missing": missing} if self.policy != "stop" else {}
@@ -145,19 +150,15 @@ class RowReader(StreamReader):
         scale = scales.of(series) if isinstance(scales, SeriesScales) else scales
         return numbers if scale is None else scale.apply(numbers)
 
-    def _calendar(self, memory: SeriesMemory, moments: Sequence[float | None]) -> Array:
-        """The calendar of each row; one without a time has that of the row before."""
+    def _known_moments(self, memory: SeriesMemory, moments: Sequence[float | None]) -> Array | None:
+        """The time of each row, or of the row before one without; None if no row has any."""
         if self.axis is None:
-            raise ThreefoldError(
-                f"the model reads the calendar ({', '.join(self.calendar)}), but the rows have no "
-                "times; give their column"
-            )
-        known, last = [], memory.calendar
+            return None
+        known = []
         for moment in moments:
-            last = last if moment is None else moment
-            known.append(self.axis.first if last is None else last)
-        memory.calendar = last
-        return calendar_columns(np.array(known), self.calendar, self.axis)
+            memory.calendar = memory.calendar if moment is None else moment
+            known.append(self.axis.first if memory.calendar is None else memory.calendar)
+        return np.array(known)
 
     def _note_missing(self, numbers: Array) -> list[str]:
         """The names of the columns that are missing in each row."""

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.preprocessing.calendar import calendar_columns
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
-from threefold.data.row_times import other_step
+from threefold.data.row_times import other_clock, other_step
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import AmbiguousError, ThreefoldError
@@ -112,7 +111,7 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     )
     series = asked_of_model(preprocessing, lambda: read_series(table, found, settings))
     for part in series:
-        check_step(table.name, preprocessing, part)
+        check_times(table.name, preprocessing, part)
     return series
 
 
@@ -128,12 +127,15 @@ def asked_of_model(preprocessing: Preprocessing, read: Callable[[], Read]) -> Re
         ) from error
 
 
-def check_step(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:
-    """Refuse rows that are further apart, or closer, than those of training."""
+def check_times(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:
+    """Refuse rows whose step or clock is not that of training."""
     axis, times = series.axis, series.times
-    if preprocessing.time_axis is None or axis is None or times is None or len(times) < 3:
+    if preprocessing.time_axis is None or axis is None or times is None:
         return
-    problem = other_step(TimeAxis.from_dict(preprocessing.time_axis), axis, times)
+    trained = TimeAxis.from_dict(preprocessing.time_axis)
+    problem = other_clock(trained, axis) if preprocessing.calendar else None
+    if problem is None and len(times) >= 3:
+        problem = other_step(trained, axis, times)
     if problem is not None:
         raise ThreefoldError(f"{name}: {problem}")
 
@@ -195,7 +197,8 @@ def _later_calendar(
     axis = series.axis
     assert axis is not None  # a calendar was read from it
     times = [axis.seconds(step, after=series.last) for step in range(done + 1, done + count + 1)]
-    return calendar_columns(np.array(times), preprocessing.calendar, axis)
+    later: Array = preprocessing.calendar_of(np.array(times))
+    return later
 
 
 def forecast_levels(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:

@@ -111,15 +111,16 @@ class Preprocessing:
         times: of the rows, in seconds since 1970; needed if there is a calendar.
         """
         inputs = self.inputs.apply(rows)
-        if not self.calendar:
-            return inputs
+        return np.hstack([inputs, self.calendar_of(times)]) if self.calendar else inputs
+
+    def calendar_of(self, times: Any) -> Any:
+        """The calendar [n, calendar_size] of moments, on the clock of the training data."""
         if times is None or self.time_axis is None:
             raise ThreefoldError(
                 f"the model reads the calendar ({', '.join(self.calendar)}), but the rows have no "
                 f"times; give them in the column {self.roles.time}"
             )
-        axis = TimeAxis.from_dict(self.time_axis)
-        return np.hstack([inputs, calendar_columns(times, self.calendar, axis)])
+        return calendar_columns(times, self.calendar, TimeAxis.from_dict(self.time_axis))
 
     @property
     def calendar_size(self) -> int:

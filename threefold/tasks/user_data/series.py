@@ -93,10 +93,15 @@ def _one_series(
     if found.roles.time is None:
         return TimeSeries(name, values)
     facts = describe_times(table, found.roles.time, day_first=settings.day_first)
+    notes = [] if facts.sorted else [SeriesNote(f"the rows were sorted by {found.roles.time}")]
+    once = _said_once(facts.times, values)
+    if len(once) < len(values):
+        notes.append(_repeated_note(table, once))
+        table, values = table.rows(once), values[once]
+        facts = describe_times(table, found.roles.time, day_first=settings.day_first)
     order = np.argsort(facts.times, kind="stable")
     times, values, axis = facts.times[order], values[order], facts.axis
     stretch: Array | None = np.cumsum([0, *~facts.are_neighbours])
-    notes = [] if facts.sorted else [SeriesNote(f"the rows were sorted by {found.roles.time}")]
     if settings.resample is not None:
         times, values = resample(times, values, settings.resample)
         stretch = None
@@ -106,6 +111,22 @@ def _one_series(
     prefix = f"series {name}: " if name else ""
     told = tuple(SeriesNote(prefix + note.what, note.advice) for note in notes)
     return TimeSeries(name, values, axis, float(times[-1]), told, stretch, times)
+
+
+def _said_once(times: Array, values: Array) -> list[int]:
+    """The rows without those that say again, time and all, what an earlier one said."""
+    rows = np.column_stack([times, values]).astype(np.float64)
+    first: dict[bytes, int] = {}
+    for index, row in enumerate(rows):
+        first.setdefault(row.tobytes(), index)
+    return list(first.values())
+
+
+def _repeated_note(table: Table, once: list[int]) -> SeriesNote:
+    gone = sorted(set(range(len(table))) - set(once))
+    one, several = "1 row repeats an earlier one and is", "rows repeat earlier ones and are"
+    what = one if len(gone) == 1 else f"{len(gone):,} {several}"
+    return SeriesNote(f"{what} left out (the first at line {table.line_numbers[gone[0]]})")
 
 
 def _resampled_axis(axis: TimeAxis, first: float, step: str) -> TimeAxis:
@@ -128,8 +149,8 @@ def _gap_notes(facts: TimeFacts) -> list[SeriesNote]:
         name = option("series_column")
         notes.append(
             SeriesNote(
-                f"{facts.duplicates:,} rows repeat a time (the first at line "
-                f"{facts.first_duplicate})",
+                f"{facts.duplicates:,} rows repeat a time with other numbers (the first at line "
+                f"{facts.first_duplicate}), and are read as steps of their own",
                 f"; if there are several series, name their column: {name}",
             )
         )

@@ -23,7 +23,7 @@ from threefold.models.spec import Spec
 from threefold.runtime.input_notes import input_notes
 from threefold.runtime.prediction import find_preprocessing
 from threefold.runtime.raw_inputs import RawInput
-from threefold.runtime.table_forecasts import check_step
+from threefold.runtime.table_forecasts import check_times
 from threefold.tasks.table import SPLITS, TASKS, TEXT_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import user_task
@@ -188,7 +188,7 @@ def _new_data(
         skip_unknown=skip_unknown,
     )
     for series in () if task.windows is None else task.windows.series:
-        check_step(task.name, task.windows.preprocessing, series)
+        check_times(task.name, task.windows.preprocessing, series)
     data = TrainingData(task, config)
     notes = [
         *_seen_note(trained, data, split),
