@@ -152,6 +152,11 @@ class TestStart:
         for command in COMMANDS:
             assert f"Usage: threefold {command}" in good(command, "--help")
 
+    @pytest.mark.parametrize("group", [(), ("runs",), ("data",), ("words",), ("lab",)])
+    def test_lists_of_commands_are_not_cut(self, group: tuple[str, ...]) -> None:
+        listed = run(*group, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+        assert listed and "..." not in listed
+
     def test_unknown_command(self) -> None:
         assert "Did you mean 'mixers'?" in refused("mixres")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
+from threefold.cli.hints import CommandGroup
 from threefold.cli.options import AsJson
 from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError, nearest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 data = typer.Typer(
     name="data",
+    cls=CommandGroup,
     help="Check your own data, fetch the data of a task, or show a few of its examples.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -53,7 +53,18 @@ class HintedCommand(TyperCommand):
             raise
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
+    """Commands whose list shows the first sentence of each in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in named if command and not command.hidden]
+        longest = max(len(command.help or "") for _, command in shown)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, c.get_short_help_str(longest)) for name, c in shown])
+
+
+class Commands(CommandGroup):
     """All commands; one that is interrupted and does not say so itself is shown again."""
 
     def invoke(self, ctx: Any) -> Any:

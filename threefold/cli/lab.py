@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 
 from threefold.cli import output
+from threefold.cli.hints import CommandGroup
 from threefold.errors import ThreefoldError
 
 lab = typer.Typer(
     name="lab",
+    cls=CommandGroup,
     help="Experiments that reproduce known results and draw figures.",
     no_args_is_help=True,
     rich_markup_mode=None,

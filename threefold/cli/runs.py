@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from threefold.cli import options, output
+from threefold.cli.hints import CommandGroup
 from threefold.errors import ThreefoldError
 
 runs = typer.Typer(
     name="runs",
+    cls=CommandGroup,
     help="List, show and compare the runs of `threefold train`.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from threefold.cli import output
+from threefold.cli.hints import CommandGroup
 from threefold.cli.options import AsJson
 from threefold.drawing.text import format_duration
 from threefold.errors import ThreefoldError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 words = typer.Typer(
     name="words",
+    cls=CommandGroup,
     help="Train word vectors on a text; nearest words, analogies, similarities.",
     no_args_is_help=True,
     rich_markup_mode=None,
