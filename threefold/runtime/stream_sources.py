@@ -269,6 +269,7 @@ def _layout(
         chosen,
         preprocessing.header,
         preprocessing.categories,
+        preprocessing.decimal,
     )
 
 

@@ -65,6 +65,12 @@ def train(
     models to train from other seeds, whose answers are averaged.  settings: others by full names
     (`threefold config`), which override the arguments: {"data.length": 96}.
     """
+    if not isinstance(folder, str | PathLike | None):
+        raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
+    if not isinstance(settings, Mapping | None):
+        raise ThreefoldError(
+            f"settings: expected a mapping of full names to values, got {settings!r}"
+        )
     config = _config(_values(locals()), settings or {})
     prepared, config = _prepare(config, data, from_model)
     return run(config, None if folder is None else Path(folder), prepared=prepared)
@@ -75,7 +81,7 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     data, seed = arguments["data"], arguments["seed"]
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read = {name: _join_names(name, arguments[name]) for name in COLUMNS}
     read["pretrain"] = arguments["pretrain"] or None
     read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
     model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
@@ -111,10 +117,12 @@ def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> R
     return RunConfig.read({part: _given(section) for part, section in values.items()})
 
 
-def _join_names(names: Names | None) -> Any:
+def _join_names(option: str, names: Names | None) -> Any:
     """Names of columns as the settings have them, separated by commas; None stays None."""
     if names is None or isinstance(names, str):
         return names
+    if not isinstance(names, int | Sequence):
+        raise ThreefoldError(f"{option} is {names!r}; expected names of columns, or their numbers")
     return join_names([str(name) for name in ([names] if isinstance(names, int) else names)])
 
 
