@@ -65,15 +65,19 @@ def train(
     models to train from other seeds, whose answers are averaged.  settings: others by full names
     (`threefold config`), which override the arguments: {"data.length": 96}.
     """
+    _check_types(folder, settings)
+    config = _config(_values(locals()), settings or {})
+    prepared, config = _prepare(config, data, from_model)
+    return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _check_types(folder: Any, settings: Any) -> None:
     if not isinstance(folder, str | PathLike | None):
         raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
     if not isinstance(settings, Mapping | None):
         raise ThreefoldError(
             f"settings: expected a mapping of full names to values, got {settings!r}"
         )
-    config = _config(_values(locals()), settings or {})
-    prepared, config = _prepare(config, data, from_model)
-    return run(config, None if folder is None else Path(folder), prepared=prepared)
 
 
 def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
