@@ -340,6 +340,13 @@ def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", "x", [('"1,001"',), ("1001",)])
     one, other = model.predict(new)
     assert one == other
+    # Cells that show their sign are read so, whatever that of the training data was.
+    points = model.predict(write(tmp_path / "points.csv", "x", [("2500.5",), ("1001.25",)]))
+    commas = tmp_path / "commas.csv"
+    commas.write_text("x;note\n2500,5;a\n1.001,25;b\n")
+    assert list(model.predict(commas)) == list(points)
+    commas.write_text("x;y\n2500,5;3\n1.001,25;2\n")
+    assert threefold.evaluate(model, commas)["n"] == 2
 
 
 # ----------------------------------------------------------- identifiers, texts beside numbers
