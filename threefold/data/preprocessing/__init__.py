@@ -93,6 +93,7 @@ class Preprocessing:
     naive_errors: dict[str, Any] | None = None
     decimal: str | None = None  # the decimal sign of tables, if that was said
     calendar: tuple[str, ...] = ()  # cycles of the time stamps that a forecaster reads
+    carried: bool = False  # whether a stream carries the state, as training did
 
     @property
     def has_header(self) -> bool:
