@@ -182,7 +182,7 @@ class TrainingData:
         if self.task.kind != "forecaster" or not chosen:
             return None
         if lags not in self._starts:
-            current = 0 if self.preprocessing is None else self.preprocessing.calendar_size
+            current = 0 if self.preprocessing is None else self.preprocessing.current_size
             self._starts[lags] = fit_start(self.task, current=current, lags=lags)
         return self._starts[lags]
 

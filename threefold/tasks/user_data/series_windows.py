@@ -45,11 +45,16 @@ class TimeSeries:
     times: Array | None = None  # of each row, in seconds since 1970
 
     def head(self, share: float) -> TimeSeries:
+        """The first part of the rows."""
+        return self.head_rows(int(len(self.values) * share))
+
+    def head_rows(self, count: int) -> TimeSeries:
         """The first rows."""
-        count = int(len(self.values) * share)
         stretch = None if self.stretch is None else self.stretch[:count]
         times = None if self.times is None else self.times[:count]
-        return replace(self, values=self.values[:count], stretch=stretch, times=times)
+        last = self.last if times is None or not count else float(times[-1])
+        values = self.values[:count]
+        return replace(self, values=values, stretch=stretch, times=times, last=last)
 
     def stamp(self, step: int) -> str | None:
         """The time stamp some steps after the last row, as the table writes it."""
