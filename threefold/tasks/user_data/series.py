@@ -207,8 +207,8 @@ def _known_future(found: TableReading, settings: ReadSettings) -> tuple[str, ...
             inputs = list_names(found.roles.features) if found.roles.features else "none"
             what = "a target" if name in found.roles.targets else "not an input"
             raise ThreefoldError(
-                f"{option_name('known_future')} names {name}, which is {what}; the inputs beside the "
-                f"target are {inputs}"
+                f"{option_name('known_future')} names {name}, which is {what}; the inputs beside "
+                f"the target are {inputs}"
             )
     return tuple(dict.fromkeys(settings.known_names))
 
