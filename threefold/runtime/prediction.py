@@ -2,6 +2,7 @@
 
     classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
     regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
+    simple       as classifier or regressor
     masked       {"text"}, with its gaps filled                xlnet               {"text", "bits"}
     captioner    {"text"}                                      hierarchical        as classifier
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
@@ -196,6 +197,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
         **dict.fromkeys(IMAGE_KINDS, _labels),
         "hierarchical": _labels,
         "regressor": _numbers,
+        "simple": _of_simple,
         "tagger": _tags,
         "language": _continuations,
         "masked": _filled,
@@ -236,6 +238,11 @@ def _numbers(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list
     if len(scale.columns) == 1:
         return [{"value": row[0]} for row in values]
     return [dict(zip(scale.columns, row, strict=True)) for row in values]
+
+
+def _of_simple(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    answers = _labels if model.spec.option("classes") else _numbers
+    return answers(model, preprocessing, batch)
 
 
 def _tags(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
