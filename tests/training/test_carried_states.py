@@ -12,7 +12,7 @@ import torch
 import threefold
 from tests.tolerances import assert_close
 from threefold.data.loaders import TokenStream
-from threefold.data.stretches import Stretches
+from threefold.data.stretches import StretchPlaces
 from threefold.errors import ThreefoldError
 from threefold.models.stream_limits import stream_notes
 from threefold.training.config import RunConfig
@@ -34,7 +34,7 @@ def series(rows: int = 1500) -> dict[str, Any]:
 
 
 def test_stretches_follow_each_other_until_they_start_anew() -> None:
-    places = Stretches(BOUNDS, batch_size=6, length=4, batches=5, seed=1)
+    places = StretchPlaces(BOUNDS, batch_size=6, length=4, batches=5, seed=1)
     before, began = None, np.zeros(6, int)
     for step in range(60):
         first, starts = places(step)
@@ -51,7 +51,7 @@ def test_stretches_follow_each_other_until_they_start_anew() -> None:
 
 def test_too_short_sequences_are_refused() -> None:
     with pytest.raises(ThreefoldError, match="longest has 12 elements, expected at least 20"):
-        Stretches([(0, 12)], 2, 20, 5)
+        StretchPlaces([(0, 12)], 2, 20, 5)
 
 
 def test_lanes_of_a_text_restart_at_different_steps() -> None:

@@ -21,7 +21,7 @@ from threefold.errors import ThreefoldError
 Numbers = NDArray[np.int64]
 
 
-class Stretches:
+class StretchPlaces:
     """Where the rows of each batch begin, in sequences [begin, end) of elements to read."""
 
     def __init__(

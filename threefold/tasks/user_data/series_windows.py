@@ -15,7 +15,7 @@ import torch
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
-from threefold.data.stretches import Stretches
+from threefold.data.stretches import StretchPlaces
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError, option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
@@ -155,7 +155,7 @@ class SeriesWindows:
         """
         ends = [end + offset for end, offset in zip(self._train_ends, self.offsets, strict=False)]
         bounds = [(int(a), int(b) - self.horizon) for a, b in zip(self.offsets, ends, strict=False)]
-        places = Stretches(bounds, batch_size, self.context, batches, seed)
+        places = StretchPlaces(bounds, batch_size, self.context, batches, seed)
 
         def draw(step: int) -> Batch:
             first, starts = places(step)
