@@ -275,6 +275,7 @@ def _layout(
         chosen,
         preprocessing.header,
         preprocessing.categories,
+        preprocessing.decimal,
     )
 
 

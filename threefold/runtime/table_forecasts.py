@@ -7,6 +7,7 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,12 +73,14 @@ def forecast_table(
 def _checked_horizon(horizon: int | None, trained: int) -> int:
     steps = trained if horizon is None else horizon
     most = max(MOST_STEPS, MOST_HORIZONS * trained)
-    if not 1 <= steps <= most:
+    whole = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if not whole or not 1 <= steps <= most:
+        given = f"{steps:,}" if whole else repr(steps)
         raise ThreefoldError(
-            f"horizon is {steps:,}; expected 1 to {most:,} steps (the model was trained to "
+            f"horizon is {given}; expected 1 to {most:,} steps (the model was trained to "
             f"forecast {trained:,})"
         )
-    return steps
+    return int(steps)
 
 
 def refuse_unknown_past(preprocessing: Preprocessing, series: TimeSeries) -> None:

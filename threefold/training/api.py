@@ -67,9 +67,19 @@ def train(
     whose answers are averaged.  settings: others by full names (`threefold config`), which
     override the arguments: {"data.length": 96}.
     """
+    _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
     prepared, config = _prepare(config, data, from_model)
     return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _check_types(folder: Any, settings: Any) -> None:
+    if not isinstance(folder, str | PathLike | None):
+        raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
+    if not isinstance(settings, Mapping | None):
+        raise ThreefoldError(
+            f"settings: expected a mapping of full names to values, got {settings!r}"
+        )
 
 
 def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -77,7 +87,7 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     data, seed = arguments["data"], arguments["seed"]
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read = {name: _join_names(name, arguments[name]) for name in COLUMNS}
     read["pretrain"] = arguments["pretrain"] or None
     read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
     model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
@@ -113,10 +123,12 @@ def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> R
     return RunConfig.read({part: _given(section) for part, section in values.items()})
 
 
-def _join_names(names: Names | None) -> Any:
+def _join_names(option: str, names: Names | None) -> Any:
     """Names of columns as the settings have them, separated by commas; None stays None."""
     if names is None or isinstance(names, str):
         return names
+    if not isinstance(names, int | Sequence):
+        raise ThreefoldError(f"{option} is {names!r}; expected names of columns, or their numbers")
     return join_names([str(name) for name in ([names] if isinstance(names, int) else names)])
 
 
