@@ -22,7 +22,7 @@ from threefold.training.preparation import PreparedRun, open_run_data, open_star
 from threefold.training.training_data import TrainingData
 
 Names = str | int | Sequence[str | int]  # of columns
-COLUMNS = ("target", "features", "time_column", "group_column", "series_column")
+COLUMNS = ("target", "features", "time_column", "group_column", "series_column", "known_future")
 LOGGER = logging.getLogger("threefold.training")
 
 
@@ -42,6 +42,7 @@ def train(
     group_column: str | int | None = None,
     series_column: str | int | None = None,
     horizon: int | None = None,
+    known_future: Names | None = None,
     from_model: Model | str | PathLike[str] | None = None,
     adapters: int | None = None,
     pretrain: bool = False,
@@ -58,12 +59,13 @@ def train(
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,
     as a list or separated by commas.  time_column: in the order of which rows follow each other.
     group_column, series_column: rows with one value of it are one sequence or one time series.
-    horizon: rows to forecast.  from_model: a trained model, or its folder, to start from: blocks,
-    tokenizer, columns and scaling are kept, the head too if kind and labels are the same.
-    adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  pretrain:
-    first learn to predict the next element, also from rows without a label.  ensemble: how many
-    models to train from other seeds, whose answers are averaged.  settings: others by full names
-    (`threefold config`), which override the arguments: {"data.length": 96}.
+    horizon: rows to forecast.  known_future: features that are known for these rows, too.
+    from_model: a trained model, or its folder, to start from: blocks, tokenizer, columns and
+    scaling are kept, the head too if kind and labels are the same.  adapters: a rank, e.g. 8; then
+    only the head and low-rank adapters are trained.  pretrain: first learn to predict the next
+    element, also from rows without a label.  ensemble: how many models to train from other seeds,
+    whose answers are averaged.  settings: others by full names (`threefold config`), which
+    override the arguments: {"data.length": 96}.
     """
     _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
