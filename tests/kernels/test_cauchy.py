@@ -81,9 +81,9 @@ def test_gradcheck_opcheck_and_nan() -> None:
 def test_wrong_input_is_refused() -> None:
     p, q, square, real = make(2, 3)
     points = unit_circle_points(14)
-    with pytest.raises(ThreefoldError, match=r"p \[D, 4, N\]"):
+    with pytest.raises(ThreefoldError, match=r"p \[channels, 4, size\]"):
         ops.cauchy(p[:, :3], q, square, real, points)
-    with pytest.raises(ThreefoldError, match=r"square and real \[2, 3\]"):
+    with pytest.raises(ThreefoldError, match=r"square \[2, 3\]"):
         ops.cauchy(p, q, square[:1], real, points)
     with pytest.raises(ThreefoldError, match="float64"):
         ops.cauchy(p, q.float(), square, real, points)

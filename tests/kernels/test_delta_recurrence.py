@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from torch import Tensor
@@ -147,7 +149,12 @@ def test_what_has_no_kernel(case: str) -> None:
 def test_heads_are_cut_where_threads_would_wait(
     memories: int, values: int, threads: int, parts: int
 ) -> None:
-    assert native._parts(memories, values, threads) == parts
+    native_library = library.current().native
+    assert native_library is not None
+    found = ctypes.c_int64()
+    ask = native_library.function("delta_recurrence_parts", torch.float32)
+    assert ask(ctypes.byref(found), memories, values, threads) == 0
+    assert found.value == parts
 
 
 def test_memory_for_training_grows_with_the_width() -> None:

@@ -13,6 +13,8 @@ import torch
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
+from threefold.kernels.declaration import Prototype
+from threefold.kernels.declarations import PROTOTYPES
 
 NATIVE = Path(library.__file__).parent / "native"
 
@@ -28,22 +30,39 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def declared() -> dict[str, library.Signature]:
-    """The signatures as native/operations.h declares them."""
-    text = re.sub(r"/\*.*?\*/", "", (NATIVE / "operations.h").read_text(), flags=re.DOTALL)
+def in_header(text: str) -> dict[str, Prototype]:
+    """The functions as native/operations.h declares them."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     found = {}
     for name, arguments in re.findall(r"THREEFOLD_NAME\((\w+)\)\s*\((.*?)\);", text, re.DOTALL):
-        kinds = "".join(
-            "p" if "*" in argument else {"int64_t": "i", "double": "d"}[argument.split()[0]]
-            for argument in arguments.split(",")
+        groups: dict[str, list[str]] = {"output": [], "input": [], "int64_t": [], "double": []}
+        for argument in map(str.split, arguments.replace("*", " * ").split(",")):
+            pointer = "*" in argument
+            kind = ("input" if argument[0] == "const" else "output") if pointer else argument[0]
+            groups[kind].append(argument[-1] + "?" * ("optional" in argument))
+        order = [*groups["output"], *groups["input"], *groups["int64_t"], *groups["double"]]
+        names = [argument.split()[-1].strip("*") for argument in arguments.split(",")]
+        assert [one.strip("?") for one in order] == names, (
+            f"{name}: outputs, inputs, sizes, numbers"
         )
-        assert re.fullmatch("p+i+d*", kinds), f"{name}: pointers, then integers, then numbers"
-        found[name] = library.Signature(*(kinds.count(kind) for kind in "pid"))
+        assert groups["int64_t"][-1] == "threads", name
+        found[name] = Prototype(
+            name,
+            tuple(groups["output"]),
+            tuple(groups["input"]),
+            tuple(groups["int64_t"][:-1]),
+            tuple(groups["double"]),
+        )
     return found
 
 
-def test_table_is_the_header() -> None:
-    assert declared() == library.SIGNATURES
+def test_declarations_are_the_header() -> None:
+    """Names, their order, and what may be null; so no two arguments can be exchanged."""
+    text = (NATIVE / "operations.h").read_text()
+    assert in_header(text) == PROTOTYPES
+    exchanged = text.replace("const real *x, const real *share", "const real *share, const real *x")
+    assert exchanged != text
+    assert in_header(exchanged) != PROTOTYPES
 
 
 def test_status_codes_are_the_header() -> None:

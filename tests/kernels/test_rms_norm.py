@@ -116,8 +116,9 @@ def test_nan_and_infinity_stay_in_their_row(variant: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_output_is_written_and_nothing_else(variant: str, dtype: torch.dtype) -> None:
     inputs = make((6, 2, 11), dtype, weight=2)
-    rows, size, groups, pieces, guard = 12, 11, 2, 5, 32
-    shapes = [(12, 11), (12, 11), (2, 11), (12, 11), (pieces, 2, 11)]
+    rows, size, groups, guard = 12, 11, 2, 32
+    (room,) = library.ask("rms_norm_workspace", dtype, [rows, size, groups])
+    shapes = [(12, 11), (12, 11), (2, 11), (12, 11), (room,)]
     wholes = [torch.full((torch.Size(s).numel() + 2 * guard,), 7.0, dtype=dtype) for s in shapes]
     for whole in wholes:
         whole[guard:-guard] = torch.nan
@@ -126,7 +127,7 @@ def test_every_output_is_written_and_nothing_else(variant: str, dtype: torch.dty
     sizes = [rows, size, groups, 0]
     library.call("rms_norm_forward", inside[:1], tensors, sizes, [1e-5])
     grads = [torch.randn(12, 11, dtype=dtype), *tensors]
-    library.call("rms_norm_backward", inside[1:], grads, [*sizes, pieces], [1e-5])
+    library.call("rms_norm_backward", inside[1:], grads, sizes, [1e-5])
     for whole in wholes:
         assert not whole.isnan().any()
         assert (whole[:guard] == 7).all() and (whole[-guard:] == 7).all()
@@ -180,10 +181,10 @@ def test_scattered_input_and_other_dtypes() -> None:
 
 
 WRONG = {
-    "no numbers": ({"x": torch.zeros(2, 0)}, r"x \[…, D\], D ≥ 1; given x \[2, 0\]"),
+    "no numbers": ({"x": torch.zeros(2, 0)}, r"x \[….* size\].*none empty; given x \[2, 0\]"),
     "weight": ({"weight": torch.zeros(5)}, r"weight \[6\].*given.*weight \[5\]"),
     "three axes": ({"weight": torch.zeros(2, 4, 6)}, r"weight \[6\].*weight \[2, 4, 6\]"),
-    "gate": ({"gate": torch.zeros(2, 6)}, r"gate \[2, 4, 6\], as x.*gate \[2, 6\]"),
+    "gate": ({"gate": torch.zeros(2, 6)}, r"gate \[2, 4, 6\], none.*gate \[2, 6\]"),
     "whole numbers": ({"x": torch.zeros(2, 4, 6).long()}, "floating-point.*torch.int64"),
 }
 

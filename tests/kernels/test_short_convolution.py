@@ -365,10 +365,13 @@ def test_empty_batch() -> None:
 
 
 WRONG = {
-    "two axes": ({"x": torch.zeros(5, 6)}, r"expected x \[B, L, D\].*given x \[5, 6\]"),
+    "two axes": (
+        {"x": torch.zeros(5, 6)},
+        r"x \[batch, length, channels\].*given x \[5, 6\]",
+    ),
     "no elements": ({"x": torch.zeros(2, 0, 6)}, r"none empty; given x \[2, 0, 6\]"),
     "no taps": ({"weight": torch.zeros(6, 0)}, r"none empty.*weight \[6, 0\]"),
-    "channels": ({"weight": torch.zeros(1, 4)}, r"weight \[6, K\].*given.*weight \[1, 4\]"),
+    "channels": ({"weight": torch.zeros(1, 4)}, r"weight \[6, taps\].*given.*weight \[1, 4\]"),
     "bias": ({"bias": torch.zeros(1)}, r"bias \[6\].*given.*bias \[1\]"),
     "state": ({"state": torch.zeros(2, 4, 6)}, r"state \[2, 3, 6\].*given.*state \[2, 4, 6\]"),
     "batch": ({"state": torch.zeros(1, 3, 6)}, r"state \[2, 3, 6\].*given.*state \[1, 3, 6\]"),

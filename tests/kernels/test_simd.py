@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[[Array], Array], float]] = {
     "silu": (3, lambda x: x * sigmoid(x), 4),
     "softplus": (5, lambda x: np.logaddexp(x, 0), 4),
     "hyperbolic tangent": (8, np.tanh, 4),
+    "error function": (11, np.vectorize(math.erf, otypes=[np.longdouble]), 2),
     "power": (6, np.exp2, 2),
     "power − 1": (7, lambda x: np.expm1(x * np.log(np.longdouble(2))), 4),
 }
@@ -67,6 +69,20 @@ def test_slope_of_silu(variant: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "truth"), [(9, np.sin), (10, np.cos)])
+def test_angles(
+    variant: str, function: int, truth: Callable[[Array], Array], dtype: torch.dtype
+) -> None:
+    """Also far from 0, where an angle is many turns, and beyond what is computed side by side."""
+    x = torch.cat(
+        [torch.linspace(-50, 50, 20_001), torch.linspace(-999_999, 3e6, 20_000), torch.zeros(1)]
+    ).to(dtype)
+    error = np.abs(run(function, x) - truth(x.numpy().astype(np.longdouble)))
+    assert error.max() <= torch.finfo(dtype).eps
+    assert np.isnan(run(function, torch.tensor([torch.nan, torch.inf], dtype=dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_ends_of_the_range(variant: str, dtype: torch.dtype) -> None:
     inf, large = float("inf"), 1e30
     ends = torch.tensor([-inf, -large, large, inf], dtype=dtype)
@@ -94,7 +110,7 @@ def test_exponential_reaches_its_last_numbers(variant: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("function", range(8))
+@pytest.mark.parametrize("function", range(12))
 def test_nan_stays_nan_and_stays_in_its_lane(
     variant: str, function: int, dtype: torch.dtype
 ) -> None:

@@ -144,8 +144,11 @@ def test_scattered_input_and_other_dtypes() -> None:
 
 
 WRONG = {
-    "two axes": ({"x": torch.zeros(5, 6)}, r"expected x \[B, L, D\].*given x \[5, 6\]"),
-    "shares": ({"shares": torch.zeros(2, 5)}, r"shares \[N, 6\].*given.*shares \[2, 5\]"),
+    "two axes": (
+        {"x": torch.zeros(5, 6)},
+        r"x \[batch, length, channels\].*given x \[5, 6\]",
+    ),
+    "shares": ({"shares": torch.zeros(2, 5)}, r"share \[shares, 6\].*given.*shares \[2, 5\]"),
     "state": ({"state": torch.zeros(3, 6)}, r"state \[2, 6\].*given.*state \[3, 6\]"),
     "dtype": (
         {"shares": torch.zeros(2, 6).double()},

@@ -21,8 +21,6 @@ from threefold.kernels.system_memory import on_large_pages
 
 # Elements between two checkpoints: memories from which the backward pass recomputes.
 CHECKPOINT_EVERY = 64
-# Value columns are divided among threads in multiples of this.
-COLUMN_UNIT = 16
 
 _Optional = Tensor | None
 
@@ -84,25 +82,14 @@ class DeltaInputs(NamedTuple):
         if self.log_decay is not None:
             decays = keys if self.log_decay.dim() == 4 else 1
         sizes = [batch, length, heads, groups, keys, values, decays]
-        return [*sizes, _parts(batch * heads, values, torch.get_num_threads())]
+        # Into how many parts a head's value columns are cut, so that threads stay busy.
+        dtype = self.value.dtype
+        return [*sizes, *library.ask("delta_recurrence_parts", dtype, [batch * heads, values])]
 
     def strides(self) -> list[int]:
         """The strides of rows, elements and heads; 0 for inputs that are None."""
         timed = (tensor.stride()[:3] if tensor is not None else (0, 0, 0) for tensor in self[:7])
         return [stride for strides in timed for stride in strides]
-
-
-def _parts(memories: int, values: int, threads: int) -> int:
-    """The number of parts into which a head's value columns are divided, so that threads stay busy.
-
-    Each part repeats the preparation of the elements, about a tenth of the work.
-    """
-
-    def time(parts: int) -> float:
-        rounds = -(-memories * parts // threads)
-        return rounds * (0.1 + 1 / parts)
-
-    return min(range(1, min(-(-values // COLUMN_UNIT), threads) + 1), key=time)
 
 
 def forward(

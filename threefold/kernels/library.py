@@ -26,6 +26,7 @@ from torch import Tensor
 
 import threefold.kernels
 from threefold.errors import ThreefoldError
+from threefold.kernels.declarations import PROTOTYPES
 
 VARIANT_VARIABLE = "THREEFOLD_KERNELS"
 # For developers: another folder to load the kernels from (`make sanitize` uses it).
@@ -46,78 +47,6 @@ STATUS = {
 }
 STALE, BAD_INDEX, NOT_A_NUMBER = 5, 4, 6
 
-
-@dataclass(frozen=True)
-class Signature:
-    """How many arguments of each type a C function takes; their order is always the same."""
-
-    pointers: int
-    integers: int
-    numbers: int = 0
-
-    @property
-    def types(self) -> list[type]:
-        return (
-            [ctypes.c_void_p] * self.pointers
-            + [ctypes.c_int64] * self.integers
-            + [ctypes.c_double] * self.numbers
-        )
-
-
-# One line for each function in native/operations.h.
-SIGNATURES = {
-    "cell_recurrence_forward": Signature(pointers=10, integers=6),
-    "cell_recurrence_backward": Signature(pointers=12, integers=6),
-    "cell_recurrence_workspace": Signature(pointers=1, integers=7),
-    "legs_recurrence_forward": Signature(pointers=10, integers=6),
-    "legs_recurrence_backward": Signature(pointers=13, integers=6),
-    "legs_recurrence_workspace": Signature(pointers=1, integers=5),
-    "diagonal_recurrence_forward": Signature(pointers=6, integers=6),
-    "diagonal_recurrence_backward": Signature(pointers=9, integers=6),
-    "reservoir_forward": Signature(pointers=9, integers=5, numbers=1),
-    "reservoir_backward": Signature(pointers=9, integers=5, numbers=1),
-    "decay_recurrence_forward": Signature(pointers=13, integers=9),
-    "decay_recurrence_backward": Signature(pointers=20, integers=8),
-    "decay_recurrence_workspace": Signature(pointers=1, integers=11),
-    "delta_recurrence_forward": Signature(pointers=15, integers=9),
-    "delta_recurrence_backward": Signature(pointers=23, integers=9),
-    "delta_recurrence_workspace": Signature(pointers=1, integers=10),
-    "short_convolution_forward": Signature(pointers=8, integers=7),
-    "short_convolution_backward": Signature(pointers=12, integers=7),
-    "long_convolution_forward": Signature(pointers=8, integers=8),
-    "long_convolution_backward": Signature(pointers=10, integers=8),
-    "online_convolution_spectrum": Signature(pointers=3, integers=4),
-    "online_convolution": Signature(pointers=10, integers=6),
-    "cauchy_forward": Signature(pointers=6, integers=4),
-    "cauchy_backward": Signature(pointers=10, integers=4),
-    "vandermonde_product": Signature(pointers=6, integers=6),
-    "vandermonde_moments": Signature(pointers=7, integers=6),
-    "linear": Signature(pointers=5, integers=4),
-    "linear_narrow": Signature(pointers=5, integers=5),
-    "linear_codes": Signature(pointers=6, integers=4),
-    "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
-    "rms_norm_backward": Signature(pointers=8, integers=6, numbers=1),
-    "token_shift_forward": Signature(pointers=6, integers=5),
-    "token_shift_backward": Signature(pointers=10, integers=5),
-    "selective_scan_forward": Signature(pointers=14, integers=13),
-    "selective_scan_backward": Signature(pointers=25, integers=12),
-    "time_warping": Signature(pointers=6, integers=6, numbers=1),
-    "time_warping_workspace": Signature(pointers=1, integers=4),
-    "random_convolutions": Signature(pointers=9, integers=6),
-    "random_convolutions_workspace": Signature(pointers=1, integers=4),
-    "word_vectors": Signature(pointers=7, integers=8, numbers=2),
-    "word_vectors_workspace": Signature(pointers=1, integers=3),
-    "spiking_reservoir": Signature(pointers=20, integers=8, numbers=8),
-    "pointwise": Signature(pointers=5, integers=2, numbers=2),
-    "reduce": Signature(pointers=3, integers=2, numbers=1),
-    "product": Signature(pointers=4, integers=1),
-    "convert": Signature(pointers=3, integers=1),
-    "gather": Signature(pointers=3, integers=4),
-    "from_integers": Signature(pointers=2, integers=2),
-    "to_integers": Signature(pointers=2, integers=2),
-    "history_step": Signature(pointers=11, integers=11, numbers=1),
-    "test_function": Signature(pointers=2, integers=3),
-}
 
 Function = Callable[..., int]
 
@@ -194,13 +123,14 @@ def load(variant: str) -> Native:
     library = ctypes.CDLL(os.fspath(path))
     _check_interface(library, path)
     functions = {
-        (name, dtype): _bind(library, f"threefold_{name}_{suffix}", signature)
-        for name, signature in SIGNATURES.items()
+        (name, dtype): _bind(library, f"threefold_{name}_{suffix}", prototype.types)
+        for name, prototype in PROTOTYPES.items()
         for dtype, suffix in SUFFIXES.items()
     }
-    program = _bind(library, "threefold_program", Signature(pointers=1, integers=1))
-    run_steps = _bind(library, "threefold_run_steps", Signature(pointers=2, integers=0))
-    total = _bind(library, "threefold_checksum", Signature(pointers=1, integers=1))
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    program = _bind(library, "threefold_program", [pointer, integer])
+    run_steps = _bind(library, "threefold_run_steps", [pointer, pointer])
+    total = _bind(library, "threefold_checksum", [pointer, integer])
     total.restype = ctypes.c_uint64  # type: ignore[attr-defined]
     openmp = bool(library.threefold_has_openmp())
     return Native(variant, openmp, functions, program, run_steps, total)
@@ -210,9 +140,9 @@ def _names(variants: dict[str, Path] | tuple[str, ...]) -> str:
     return ", ".join(variants) or "none"
 
 
-def _bind(library: ctypes.CDLL, name: str, signature: Signature) -> Function:
+def _bind(library: ctypes.CDLL, name: str, types: list[Any]) -> Function:
     function = getattr(library, name)
-    function.argtypes = signature.types
+    function.argtypes = types
     function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
 
@@ -347,9 +277,14 @@ def call(
 
 def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
     """A buffer of the size that the native function `name` asks for."""
-    elements = ctypes.c_int64()
-    invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
-    return like.new_empty(elements.value)
+    return like.new_empty(*ask(name, like.dtype, sizes))
+
+
+def ask(name: str, dtype: torch.dtype, sizes: Sequence[int], *, answers: int = 1) -> list[int]:
+    """What a native function answers: the size of a workspace, or a number of parts."""
+    found = (ctypes.c_int64 * answers)()
+    invoke(name, dtype, [ctypes.byref(found)], sizes)
+    return list(found)
 
 
 def run_program(request: array[int], done: Any) -> int:

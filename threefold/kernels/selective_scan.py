@@ -67,12 +67,8 @@ def states_shape(batch: int, length: int, channels: int, size: int) -> tuple[int
     return batch, (length + CHECKPOINT_EVERY - 1) // CHECKPOINT_EVERY + 1, size, _up(channels, 32)
 
 
-def partial_shape(
-    batch: int, length: int, channels: int, size: int
-) -> tuple[int, int, int, int, int]:
-    """Partial sums over slabs of channels, from which the gradients of B and C are added up."""
-    slab = _up(max(2 * size, (channels + 15) // 16), 32)
-    return batch, (channels + slab - 1) // slab, 2, size, _up(length, 16)
+def _workspace(x: Tensor, size: int, *, backward: bool) -> Tensor:
+    return library.workspace("selective_scan_workspace", x, [*x.shape, size, backward])
 
 
 def forward(
@@ -97,17 +93,17 @@ def forward(
     new_state = x.new_empty(batch, channels, size)
     shape = states_shape(batch, length, channels, size)
     # Zeros, because padding is not written and an operation's outputs must be deterministic.
-    states = x.new_zeros(shape) if save else x.new_empty(batch, *shape[2:])
-    rates = x.new_empty(shape[2:])
+    states = x.new_zeros(shape) if save else None
+    workspace = _workspace(x, size, backward=False)
     inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
     library.call(
         "selective_scan_forward",
-        [y, new_state, states, rates],
+        [y, new_state, states, workspace],
         [*inputs, library.contiguous(state), library.contiguous(lengths)],
         [batch, length, channels, size, *strides, softplus, hold, save],
         laid_out=True,
     )
-    return y, new_state, states if save else x.new_empty(0)
+    return y, new_state, x.new_empty(0) if states is None else states
 
 
 def step(
@@ -187,20 +183,19 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     batch, length, channels = x.shape
     size = A.shape[1]
-    _, _, *turned = states.shape
     grads = _backward_shapes(grad_y, grad_new_state, states, x, delta, A, B, C, D, gate)
     *first, grad_gate, grad_bias, grad_state = grads
-    workspace = [
-        x.new_empty(turned),
-        x.new_empty(batch, *turned),
-        x.new_empty(batch, size + 2, turned[1]),
-        x.new_empty(partial_shape(batch, length, channels, size)),
-    ]
     contiguous = library.contiguous
     inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
     library.call(
         "selective_scan_backward",
-        [*first, None if gate is None else grad_gate, grad_bias, grad_state, *workspace],
+        [
+            *first,
+            None if gate is None else grad_gate,
+            grad_bias,
+            grad_state,
+            _workspace(x, size, backward=True),
+        ],
         [
             contiguous(grad_y),
             contiguous(grad_new_state),

@@ -16,9 +16,6 @@ from threefold.kernels import library
 from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# Bytes of a vector in the widest variant.
-VECTOR_BYTES = 64
-
 _Optional = Tensor | None
 
 
@@ -45,12 +42,10 @@ def expected(
     return None
 
 
-def _workspace(factor: Tensor, dtype: torch.dtype, reals: int, doubles: int) -> list[Tensor]:
-    lanes, threads = VECTOR_BYTES // dtype.itemsize, torch.get_num_threads()
-    return [
-        factor.new_empty(threads, reals, 2, lanes, dtype=dtype),
-        factor.new_empty(threads, doubles, 2, lanes),
-    ]
+def _workspace(factor: Tensor, dtype: torch.dtype, moments: bool) -> list[Tensor]:
+    sizes = [factor.shape[1], moments]
+    reals, doubles = library.ask("vandermonde_workspace", dtype, sizes, answers=2)
+    return [factor.new_empty(reals, dtype=dtype), factor.new_empty(doubles)]
 
 
 def _product(
@@ -65,7 +60,7 @@ def _product(
     channels, size, _ = factor.shape
     library.call(
         "vandermonde_product",
-        [y, *_workspace(factor, dtype, 67 * size, 2 * size)],
+        [y, *_workspace(factor, dtype, False)],
         [factor, coefficient, lengths],
         [len(y), length, channels, size, backwards],
     )
@@ -90,7 +85,7 @@ def _sums(
     channels, size, _ = factor.shape
     library.call(
         "vandermonde_moments",
-        [*found, *[None] * (not slopes), *_workspace(factor, x.dtype, 64 * size + 128, 4 * size)],
+        [*found, *[None] * (not slopes), *_workspace(factor, x.dtype, True)],
         [x, factor, lengths],
         [*x.shape[:2], channels, size, backwards],
         dtype=x.dtype,

@@ -23,8 +23,6 @@ from threefold.layers.state_space_mixer import (
     check_delta_range,
     check_poles,
     count_pairs,
-    flat,
-    shaped,
 )
 from threefold.memory.convolution import short_convolution
 from threefold.memory.discretisation import check_delta
@@ -105,10 +103,10 @@ class H3(Discretised[Filter]):
         query, key, value = self.project(x).chunk(3, -1)
         found, conv = self.conv(key, state["conv"], lengths, gate=value, form=form)
         fixed = self.derive()
-        before = flat(state["memory"])
-        o, memory = fixed.run(upcast(found), before, form=form, lengths=lengths, gate=query)
-        after = {"conv": conv, "memory": shaped(memory, state["memory"])}
-        return self.out(o.to(x.dtype)), after
+        o, memory = fixed.run(
+            upcast(found), state["memory"], form=form, lengths=lengths, gate=query
+        )
+        return self.out(o.to(x.dtype)), {"conv": conv, "memory": memory}
 
     def check_loaded(self) -> None:
         """Raise an error if parameters loaded from a file are not finite."""

@@ -114,11 +114,11 @@ class FilterMixer(Discretised[Filter]):
     ) -> tuple[Tensor, State]:
         u = x if self.norm is None else self.norm(x)
         fixed = self.derive()
-        y, memory = fixed.run(upcast(u), flat(state["memory"]), form=form, lengths=lengths)
+        y, memory = fixed.run(upcast(u), state["memory"], form=form, lengths=lengths)
         # In pieces, so that tensors wider than y never exist for all elements at once.
         parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        return y, {"memory": shaped(memory, state["memory"])}
+        return y, {"memory": memory}
 
     def read_out(self, y: Tensor) -> Tensor:
         """The layers after the filter, for y [B, L, width]."""
@@ -143,18 +143,6 @@ def check_poles(owner: str, *parts: Tensor) -> None:
     """Raise an error for poles that are not finite; −e^decay + i·frequency is always stable."""
     if not all(bool(part.isfinite().all()) for part in parts):
         raise ThreefoldError(f"{owner}: A is not stable: a pole is not finite")
-
-
-def flat(memory: Tensor) -> Tensor:
-    """Pairs [B, H, N, 2] in the layout of a filter [B, H, 2·N], real parts first; or [B, H, N]."""
-    return memory if memory.dim() == 3 else memory.mT.flatten(-2)
-
-
-def shaped(memory: Tensor, like: Tensor) -> Tensor:
-    """The state of a filter in the layout of the mixer."""
-    if like.dim() == 3:
-        return memory
-    return torch.unflatten(memory, -1, (2, -1)).mT.contiguous()
 
 
 def count_pairs(owner: str, state_size: int) -> int:

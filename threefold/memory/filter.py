@@ -72,6 +72,8 @@ class Filter:
     ) -> tuple[Tensor, Tensor]:
         """x [B, L, H] after state [B, H, S] (zeros if None): outputs [B, L, H] and the new state.
 
+        A state may also be pairs [B, H, S/2, 2], real and imaginary parts side by side; the new one
+        is then too.
         With lengths [B], elements past a row's end do not exist, and outputs there are unspecified.
         The outputs are multiplied by the gate [B, L, H], if given.
         """
@@ -82,15 +84,25 @@ class Filter:
             )
         if state is None:
             state = x.new_zeros(len(x), channels, size, dtype=self.dtype)
-        if state.shape != (len(x), channels, size):
-            raise ThreefoldError(
-                f"{NAME}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
-            )
+        pairs = state.dim() == 4
+        shape = (len(x), channels, *((size // 2, 2) if pairs else (size,)))
+        if state.shape != shape:
+            raise ThreefoldError(f"{NAME}: state is {tuple(state.shape)}, expected {shape}")
         x, gate = x.to(self.dtype), None if gate is None else gate.to(self.dtype)
         if lengths is not None:
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
         form = plan_form(form, x.shape[1], FORMS, NAME)
+        if form == "step" and x.shape[1] == 1 and lengths is None:
+            found = self._single_step(x, state)
+            if found is not None:
+                return _gated(found[0], gate), found[1]
+        y, after = self._run(x, _planes(state), form, lengths, gate)
+        return y, _pairs(after) if pairs else after
+
+    def _run(
+        self, x: Tensor, state: Tensor, form: str, lengths: Tensor | None, gate: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         if isinstance(self.transition, DiagonalTransition) and form != "step":
             size = plan_transform(x.shape[1], form)
             return self._in_transforms(self.transition, x, state, lengths, size, gate)
@@ -121,6 +133,16 @@ class Filter:
         """Transition, write and read in `dtype`, for the step."""
         write, read = (part.to(self.dtype).contiguous() for part in (self.write, self.read))
         return self.transition.to(self.dtype), write, read
+
+    def _single_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        """One element by the kernel; None where none serves."""
+        if not isinstance(self.transition, DiagonalTransition):
+            return None
+        turn, write, read = self.rounded
+        assert isinstance(turn, DiagonalTransition)
+        skip = None if self.skip is None else self.skip.to(self.dtype)
+        found = ops.filter_step(x[:, 0], state, turn.factor, write, read, skip)
+        return None if found is None else (found[0].unsqueeze(1), found[1])
 
     def _step_loop(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence, element by element: the definition of the other forms."""
@@ -256,6 +278,16 @@ def _may_contribute(state: Tensor) -> bool:
     """Whether a state may add to the outputs; an empty one adds nothing."""
     unknown = torch.compiler.is_compiling() or state.is_meta or needs_gradient(state)
     return unknown or bool(state.any())
+
+
+def _planes(state: Tensor) -> Tensor:
+    """Pairs [B, H, N, 2] as [B, H, 2·N], real parts first; other states as they are."""
+    return state.mT.flatten(-2) if state.dim() == 4 else state
+
+
+def _pairs(state: Tensor) -> Tensor:
+    """The reverse, for a state of complex numbers."""
+    return torch.unflatten(state, -1, (2, -1)).mT.contiguous()
 
 
 def _gated(y: Tensor, gate: Tensor | None) -> Tensor:

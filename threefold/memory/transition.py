@@ -59,7 +59,7 @@ class DiagonalTransition(Transition):
         return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
 
     def to(self, dtype: torch.dtype) -> DiagonalTransition:
-        return DiagonalTransition(self.factor.to(dtype))
+        return DiagonalTransition(self.factor.to(dtype).contiguous())
 
     def taps(self, write: Tensor, read: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         """K̄_t = c Āᵗ b, [H, length], for b and c [H, S]."""

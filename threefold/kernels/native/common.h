@@ -11,6 +11,9 @@
 #include "simd.h"
 #include "threefold.h"
 
+/* Not inlined: next to other code it would not get the registers it needs. */
+#define THREEFOLD_APART __attribute__((noinline))
+
 namespace threefold {
 
 /* Threads worth waking for this many elements: waking one costs some microseconds. */

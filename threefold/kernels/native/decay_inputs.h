@@ -10,25 +10,9 @@
 namespace threefold {
 namespace decay {
 
-/* Elements between two checkpoints of the memory. */
-constexpr int64_t block_length = 64;
 constexpr int64_t block_chunks = block_length / chunk;
-inline int64_t blocks_of(int64_t length) { return (length + block_length - 1) / block_length; }
 /* `count` rounded up to full chunks; the added elements do nothing. */
 inline int64_t whole_chunks(int64_t count) { return (count + chunk - 1) / chunk * chunk; }
-
-/* Hands out pieces of a buffer that the caller owns; with a null buffer it counts their size. */
-template <typename real>
-struct Workspace {
-    real *base;
-    int64_t used = 0;
-
-    real *take(int64_t count) {
-        real *piece = base ? base + used : nullptr;
-        used += (count + 15) / 16 * 16;
-        return piece;
-    }
-};
 
 /* `count` elements of one row and head of a tensor, each `size` numbers. */
 template <typename real>
@@ -55,22 +39,6 @@ struct SideElements {
         for (const Elements<real> *each : {&reader, &writer, &log_decay})
             decay::fetch(*each, first, last);
     }
-};
-
-/* [B, L, heads, size] with any strides but the last, which is 1. */
-template <typename real>
-struct Field {
-    const real *data;
-    const int64_t *strides;
-
-    const real *at(int64_t row, int64_t t, int64_t head) const {
-        return data + row * strides[0] + t * strides[1] + head * strides[2];
-    }
-};
-
-/* Value columns first … first + count of one head of one row. */
-struct Task {
-    int64_t row, head, part, first, count;
 };
 
 template <typename real>
@@ -175,17 +143,9 @@ struct Tasks {
     }
 
 private:
-    /* A part repeats what is done for all columns, a fifth of the whole, so parts are made only
-     * where threads would wait otherwise. */
     void choose_columns(int64_t tiles, int64_t tile) {
-        double best = 0;
-        for (int64_t n = 1; n <= std::max<int64_t>(1, std::min(tiles, threads)); ++n) {
-            const double rounds = double((memories * n + threads - 1) / threads);
-            const double time = rounds * (0.2 + 1.0 / double(n));
-            if (n > 1 && time >= best) continue;
-            best = time;
-            columns = (tiles + n - 1) / n * tile;
-        }
+        const int64_t wanted = choose_parts(memories, tiles, threads, 0.2);
+        columns = (tiles + wanted - 1) / wanted * tile;
         parts = (values + columns - 1) / columns;
     }
 };

@@ -7,11 +7,8 @@
  */
 #pragma once
 
-#include "common.h"
-#include "transpose.h"
+#include "memory_tiles.h"
 
-/* Loops that must not share registers with what is around them. */
-#define THREEFOLD_APART __attribute__((noinline))
 /* Functions whose arrays become registers only if they are inlined. */
 #define THREEFOLD_WITHIN inline __attribute__((always_inline))
 
@@ -21,48 +18,6 @@ namespace decay {
 /* T: elements that are applied to the memory together. */
 constexpr int chunk = 8;
 constexpr int tile_rows = 4;
-template <typename real>
-constexpr int64_t tile_columns = 2 * lanes_of<real>;
-
-/* A size rounded up to full tiles. */
-template <typename real>
-inline int64_t padded(int64_t size) {
-    return (size + tile_columns<real> - 1) / tile_columns<real> * tile_columns<real>;
-}
-
-/* Rows of numbers, `stride` apart. */
-template <typename real>
-struct Rows {
-    real *data;
-    int64_t stride;
-
-    real *operator[](int64_t row) const { return data + row * stride; }
-    Rows at(int64_t row, int64_t column) const { return {data + row * stride + column, stride}; }
-    operator Rows<const real>() const { return {data, stride}; }
-};
-
-/* A vector anywhere in memory. Unlike a copy of bytes, which may touch anything, it only touches
- * numbers of its kind, so that pointers and sizes stay in registers around it. */
-template <typename real>
-struct Anywhere;
-template <>
-struct Anywhere<float> {
-    typedef float Vector __attribute__((vector_size(THREEFOLD_VECTOR_BYTES), aligned(4)));
-};
-template <>
-struct Anywhere<double> {
-    typedef double Vector __attribute__((vector_size(THREEFOLD_VECTOR_BYTES), aligned(8)));
-};
-
-template <typename real>
-inline Vector<real> load(const real *from) {
-    return *reinterpret_cast<const typename Anywhere<real>::Vector *>(from);
-}
-
-template <typename real>
-inline void store(real *to, Vector<real> vector) {
-    *reinterpret_cast<typename Anywhere<real>::Vector *>(to) = vector;
-}
 
 /* The sums of a tile, C[4, 2 vectors] (+)= A[4, inner]·B[inner, 2 vectors]. Not inlined, because the
  * loop needs every register. */

@@ -56,18 +56,18 @@ private:
         : elements{(void(i), Elements<real, C, W>(workspace, in.keys))...},
           rows(padded<real>(tasks.columns())) {
         const int64_t keys = in.keys, columns = tasks.columns();
-        for (auto &memory : memories) memory = workspace.rows(rows, keys);
-        adjoint = adjoints = workspace.rows(tasks.together * rows, keys);
-        error = workspace.rows(C, columns);
-        for (Rows<real> *each : {&written, &grad_written}) *each = workspace.rows(W * C, columns);
-        incoming = workspace.rows(2 * C, columns);
-        from_adjoint = workspace.rows(W * C, keys);
-        from_memory = workspace.rows(2 * C, keys);
-        both = workspace.rows(1, keys).data;
+        for (auto &memory : memories) memory = take_rows(workspace, rows, keys);
+        adjoint = adjoints = take_rows(workspace, tasks.together * rows, keys);
+        error = take_rows(workspace, C, columns);
+        for (Rows<real> *each : {&written, &grad_written}) *each = take_rows(workspace, W * C, columns);
+        incoming = take_rows(workspace, 2 * C, columns);
+        from_adjoint = take_rows(workspace, W * C, keys);
+        from_memory = take_rows(workspace, 2 * C, keys);
+        both = take_rows(workspace, 1, keys).data;
         written_moved = workspace.take(W * C * C);
         written_out = workspace.take(W * C * C);
-        for (Rows<real> *each : {&query, &decay, &read}) *each = workspace.rows(C, keys);
-        write = workspace.rows(W * C, keys);
+        for (Rows<real> *each : {&query, &decay, &read}) *each = take_rows(workspace, C, keys);
+        write = take_rows(workspace, W * C, keys);
     }
 };
 
@@ -222,7 +222,7 @@ private:
             follow(buffers, elements, strength, of_strength, v);
         if constexpr (W == 1) {
             real sums[C];
-            sums_of_lanes<C>(sums, of_strength);
+            store_sums_of_lanes<C>(sums, of_strength);
             for (int t = 0; t < C && first + t < end; ++t)
                 to.strength[slot(task, first + t)] = sums[t];
         }
@@ -270,7 +270,7 @@ private:
                 for (int t = 0; t < 2 * C; ++t) sums[t] += x * load(buffers.incoming[t] + v);
             }
             real found[2 * C];
-            sums_of_lanes<2 * C>(found, sums);
+            store_sums_of_lanes<2 * C>(found, sums);
             give_row(buffers.written_moved + ws * C, found, C);
             give_row(buffers.written_out + ws * C, found + C, C);
         }
@@ -361,7 +361,7 @@ private:
         Vector<real> sums = {};
         for (int64_t i = 0; i < padded<real>(size); i += lanes) sums += load(row + i);
         real total;
-        sums_of_lanes<1>(&total, &sums);
+        store_sums_of_lanes<1>(&total, &sums);
         return total;
     }
 

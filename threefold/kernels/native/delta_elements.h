@@ -28,13 +28,13 @@ struct Elements {
     real *read_write, *query_write;
 
     Elements(Workspace<real> &workspace, int64_t keys) : keys(keys) {
-        decay = workspace.rows(C, keys);
-        query = workspace.rows(C, keys);
-        read = workspace.rows(C, keys);
-        write = workspace.rows(W * C, keys);
-        readers = workspace.rows(2 * C, keys);
-        writers = workspace.rows(W * C, keys);
-        whole = workspace.rows(1, keys).data;
+        decay = take_rows(workspace, C, keys);
+        query = take_rows(workspace, C, keys);
+        read = take_rows(workspace, C, keys);
+        write = take_rows(workspace, W * C, keys);
+        readers = take_rows(workspace, 2 * C, keys);
+        writers = take_rows(workspace, W * C, keys);
+        whole = take_rows(workspace, 1, keys).data;
         read_write = workspace.take(W * C * C);
         query_write = workspace.take(W * C * C);
     }
@@ -118,7 +118,7 @@ private:
             store(writers[w * C + s] + i, written);
         }
         real found[2 * C];
-        sums_of_lanes<2 * C>(found, sums);
+        store_sums_of_lanes<2 * C>(found, sums);
         for (int t = s; t < C; ++t) {
             read_write[(w * C + t) * C + s] = found[t];
             query_write[(w * C + t) * C + s] = found[C + t];

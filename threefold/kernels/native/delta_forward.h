@@ -27,11 +27,11 @@ struct ForwardBuffers {
 
     ForwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, const Tasks &tasks)
         : elements(workspace, in.keys),
-          memories(workspace.rows(tasks.together * padded<real>(in.keys), tasks.columns())),
+          memories(take_rows(workspace, tasks.together * padded<real>(in.keys), tasks.columns())),
           memory(memories),
-          reads(workspace.rows(2 * C, tasks.columns())),
-          written(workspace.rows(W * C, tasks.columns())),
-          value(workspace.rows(C, tasks.columns())) {}
+          reads(take_rows(workspace, 2 * C, tasks.columns())),
+          written(take_rows(workspace, W * C, tasks.columns())),
+          value(take_rows(workspace, C, tasks.columns())) {}
 
     void turn_to(int64_t task) { memory.data = memories[task * padded<real>(elements.keys)]; }
 };

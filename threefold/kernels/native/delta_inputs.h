@@ -15,42 +15,15 @@ namespace delta {
 /* Elements that are applied to the memory together: enough that matrix products do most of the work,
  * few enough that the interaction of the elements costs little in comparison. */
 constexpr int chunk = 4;
-/* Elements between two checkpoints of the memory. */
-constexpr int64_t block_length = 64;
 constexpr int64_t block_chunks = block_length / chunk;
 /* Value columns are divided among threads in multiples of this. */
 constexpr int64_t unit_columns = 16;
 
-inline int64_t blocks_of(int64_t length) { return (length + block_length - 1) / block_length; }
-
-/* Hands out pieces of a buffer that the caller owns; with a null buffer it counts their size. */
 template <typename real>
-struct Workspace {
-    real *base;
-    int64_t used = 0;
-
-    real *take(int64_t count) {
-        constexpr int64_t line = 64 / sizeof(real);
-        real *piece = base ? base + used : nullptr;
-        used += (count + line - 1) / line * line;
-        return piece;
-    }
-    Rows<real> rows(int64_t count, int64_t size) {
-        const int64_t stride = row_size<real>(size);
-        return {take(count * stride), stride};
-    }
-};
-
-/* [B, L, heads, …] with any strides but the last, which is 1. */
-template <typename real>
-struct Field {
-    const real *data;
-    const int64_t *strides;
-
-    const real *at(int64_t row, int64_t t, int64_t head) const {
-        return data + row * strides[0] + t * strides[1] + head * strides[2];
-    }
-};
+inline Rows<real> take_rows(Workspace<real> &own, int64_t count, int64_t size) {
+    const int64_t stride = row_size<real>(size);
+    return {own.take(count * stride), stride};
+}
 
 template <typename real>
 struct Inputs {
@@ -84,11 +57,6 @@ struct Inputs {
             if (length_of(row) < 0 || length_of(row) > length) return THREEFOLD_BAD_LENGTH;
         return THREEFOLD_OK;
     }
-};
-
-/* Value columns first … first + count of one head of one row. */
-struct Task {
-    int64_t row, head, part, first, count;
 };
 
 /* How B × H × parts tasks are shared among threads. */

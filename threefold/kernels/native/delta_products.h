@@ -7,24 +7,10 @@
  */
 #pragma once
 
-#include <utility>
-
-#include "common.h"
-
-/* Not inlined: next to other code it would not get the registers it needs. */
-#define THREEFOLD_ALONE __attribute__((noinline))
+#include "memory_tiles.h"
 
 namespace threefold {
 namespace delta {
-
-template <typename real>
-constexpr int64_t tile_columns = 2 * lanes_of<real>;
-
-/* A size rounded up to full tiles. */
-template <typename real>
-inline int64_t padded(int64_t size) {
-    return (size + tile_columns<real> - 1) / tile_columns<real> * tile_columns<real>;
-}
 
 /* From one row to the next: whole tiles of every variant, and an odd number of cache lines, so that
  * a column of tiles does not fall into few sets of the cache. */
@@ -34,42 +20,9 @@ inline int64_t row_size(int64_t size) {
     return (size + 2 * line - 1) / (2 * line) * (2 * line) + line;
 }
 
-/* Rows of numbers, `stride` apart. */
-template <typename real>
-struct Rows {
-    real *data;
-    int64_t stride;
-
-    real *operator[](int64_t row) const { return data + row * stride; }
-    operator Rows<const real>() const { return {data, stride}; }
-};
-
-/* A vector anywhere in memory. Unlike a copy of bytes, which may touch anything, it only touches
- * numbers of its kind, so that pointers and sizes stay in registers around it. */
-template <typename real>
-struct Anywhere;
-template <>
-struct Anywhere<float> {
-    typedef float Vector __attribute__((vector_size(THREEFOLD_VECTOR_BYTES), aligned(4)));
-};
-template <>
-struct Anywhere<double> {
-    typedef double Vector __attribute__((vector_size(THREEFOLD_VECTOR_BYTES), aligned(8)));
-};
-
-template <typename real>
-inline Vector<real> load(const real *from) {
-    return *reinterpret_cast<const typename Anywhere<real>::Vector *>(from);
-}
-
-template <typename real>
-inline void store(real *to, Vector<real> vector) {
-    *reinterpret_cast<typename Anywhere<real>::Vector *>(to) = vector;
-}
-
 /* C[T, columns] = A[T, inner]·B[inner, columns]. */
 template <int T, typename real>
-THREEFOLD_ALONE void product(Rows<real> c, Rows<const real> a, Rows<const real> b, int64_t inner,
+THREEFOLD_APART void product(Rows<real> c, Rows<const real> a, Rows<const real> b, int64_t inner,
                              int64_t columns) {
     constexpr int rows = T < 4 ? T : 4;
     constexpr int64_t lanes = lanes_of<real>;
@@ -94,7 +47,7 @@ enum class Decay { by_row, by_column };
 
 /* to[rows, columns] = decay ⊙ from + A[T, rows]ᵀ·B[T, columns]; to may be from. */
 template <int T, Decay By, typename real>
-THREEFOLD_ALONE void update(Rows<real> to, Rows<const real> from, Rows<const real> a,
+THREEFOLD_APART void update(Rows<real> to, Rows<const real> from, Rows<const real> a,
                             Rows<const real> b, const real *decay, int64_t rows, int64_t columns) {
     constexpr int64_t lanes = lanes_of<real>;
     for (int64_t row = 0; row < rows; row += 4)
@@ -124,7 +77,7 @@ THREEFOLD_ALONE void update(Rows<real> to, Rows<const real> from, Rows<const rea
 
 /* d[columns] = Σ_rows A ⊙ B. */
 template <typename real>
-THREEFOLD_ALONE void sum_of_products(real *d, Rows<const real> a, Rows<const real> b, int64_t rows,
+THREEFOLD_APART void sum_of_products(real *d, Rows<const real> a, Rows<const real> b, int64_t rows,
                                      int64_t columns) {
     constexpr int64_t lanes = lanes_of<real>;
     for (int64_t column = 0; column < columns; column += 2 * lanes) {
@@ -137,35 +90,6 @@ THREEFOLD_ALONE void sum_of_products(real *d, Rows<const real> a, Rows<const rea
                 }
         for (int v = 0; v < 2; ++v) store(d + column + v * lanes, sum[0][v] + sum[1][v]);
     }
-}
-
-/* Lanes chosen by constants: index < lanes from a, above from b. */
-template <typename real, int... index>
-inline Vector<real> shuffle(Vector<real> a, Vector<real> b) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, index...);
-#else
-    return __builtin_shuffle(a, b, Bits<real>{index...});
-#endif
-}
-
-/* Of each pair of groups of lanes: the first ones of a and b side by side, and the second ones. */
-template <typename real, int Group, int... lane>
-inline void exchange(Vector<real> &a, Vector<real> &b, std::integer_sequence<int, lane...>) {
-    constexpr int n = lanes_of<real>;
-    const Vector<real> first = shuffle<real, (lane & Group ? n + lane - Group : lane)...>(a, b);
-    b = shuffle<real, (lane & Group ? n + lane : lane + Group)...>(a, b);
-    a = first;
-}
-
-/* The rows of a square become its columns. */
-template <typename real, int Group = lanes_of<real> / 2>
-inline void transpose(Vector<real> *square) {
-    for (int i = 0; i < lanes_of<real>; ++i)
-        if (!(i & Group))
-            exchange<real, Group>(square[i], square[i + Group],
-                                  std::make_integer_sequence<int, lanes_of<real>>{});
-    if constexpr (Group > 1) transpose<real, Group / 2>(square);
 }
 
 /* to[column][row] = from[row][column]: full squares in registers, the edges one by one. */
@@ -185,34 +109,22 @@ void turn(Rows<real> to, Rows<const real> from, int64_t rows, int64_t columns) {
             to[column][row] = from[row][column];
 }
 
-/* The sums of the lanes of each row of a square, which is overwritten, as one vector. */
-template <typename real, int Group = lanes_of<real> / 2>
-inline Vector<real> sums_of_rows(Vector<real> *square) {
-    for (int i = 0; i < Group; ++i) {
-        exchange<real, Group>(square[i], square[i + Group],
-                              std::make_integer_sequence<int, lanes_of<real>>{});
-        square[i] += square[i + Group];
-    }
-    if constexpr (Group > 1) return sums_of_rows<real, Group / 2>(square);
-    return square[0];
-}
-
 /* sums[i] = the sum of the lanes of vectors[i], for Count of them. */
 template <int Count, typename real>
-inline void sums_of_lanes(real *sums, const Vector<real> *vectors) {
+inline void store_sums_of_lanes(real *sums, const Vector<real> *vectors) {
     constexpr int lanes = lanes_of<real>;
     for (int first = 0; first < Count; first += lanes) {
         constexpr int here = Count < lanes ? Count : lanes;
         Vector<real> square[lanes] = {};
         for (int i = 0; i < here; ++i) square[i] = vectors[first + i];
-        const Vector<real> found = sums_of_rows<real>(square);
+        const Vector<real> found = sums_of_lanes<real>(square);
         __builtin_memcpy(sums + first, &found, here * sizeof(real));
     }
 }
 
 /* C[T, rows] = A[T, columns]·S[rows, columns]ᵀ. */
 template <int T, typename real>
-THREEFOLD_ALONE void product_transposed(Rows<real> c, Rows<const real> a, Rows<const real> s,
+THREEFOLD_APART void product_transposed(Rows<real> c, Rows<const real> a, Rows<const real> s,
                                         int64_t rows, int64_t columns) {
     for (int64_t row = 0; row < rows; row += 4)
         for (int t = 0; t < T; t += 2) {
@@ -226,7 +138,7 @@ THREEFOLD_ALONE void product_transposed(Rows<real> c, Rows<const real> a, Rows<c
                 }
             }
             real sums[8];
-            sums_of_lanes<8>(sums, sum);
+            store_sums_of_lanes<8>(sums, sum);
             for (int i = 0; i < 2; ++i)
                 __builtin_memcpy(c[t + i] + row, sums + i * 4, 4 * sizeof(real));
         }

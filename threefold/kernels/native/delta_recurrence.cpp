@@ -102,5 +102,12 @@ int workspace(int64_t *numbers, const Inputs<real> &in, bool backward) {
             {{}, {}, {}, {}, {}, {}, {}, nullptr, nullptr, batch, length, heads, groups, keys,     \
              values, decays, parts, threads},                                                      \
             backward != 0);                                                                        \
+    }                                                                                              \
+    int threefold_delta_recurrence_parts_##suffix(int64_t *parts, int64_t memories,                \
+                                                  int64_t values, int64_t threads) {               \
+        const int64_t unit = threefold::delta::unit_columns;                                       \
+        if (memories < 0 || values < 1) return THREEFOLD_BAD_SIZE;                                 \
+        *parts = threefold::choose_parts(memories, (values + unit - 1) / unit, threads, 0.1);      \
+        return THREEFOLD_OK;                                                                       \
     }
 THREEFOLD_FOR_BOTH(DEFINE)

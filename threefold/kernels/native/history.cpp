@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common.h"
+#include "transpose.h"
 
 namespace threefold {
 namespace {
@@ -16,48 +17,73 @@ namespace {
 constexpr int64_t block = 64;
 
 template <typename real>
-real add_lanes(Vector<real> vector) {
-    real sum = 0;
-    for (int lane = 0; lane < lanes_of<real>; ++lane) sum += vector[lane];
-    return sum;
-}
-
-template <typename real>
-real dot(const real *a, const real *b, int64_t size) {
-    Vector<real> sum = {};
-    for_each_vector<real>(0, vectors_of<real>(size), size, [&](int64_t at, auto lanes) {
-        sum += lanes.load(a + at) * lanes.load(b + at);
-    });
-    return add_lanes<real>(sum);
-}
-
-template <typename real>
 struct Head {
     const real *query, *keys, *values, *bias;
     int64_t key_size, value_size, bias_size;
     real scale, slope;
 
+    /* q·k of `count` elements from number `first` on, at most as many as a vector has lanes. */
+    Vector<real> products(int64_t first, int64_t count) const {
+        Vector<real> square[lanes_of<real>] = {};
+        for (int64_t j = 0; j < count; ++j) {
+            const real *key = keys + (first + j) * key_size;
+            for_each_vector<real>(0, vectors_of<real>(key_size), key_size, [&](int64_t at, auto lanes) {
+                square[j] += lanes.load(query + at) * lanes.load(key + at);
+            });
+        }
+        return sums_of_lanes<real>(square);
+    }
+
     /* Scores of the elements first … last − 1, and the largest; the newest element is at `newest`. */
     real scores(real *to, int64_t first, int64_t last, int64_t newest) const {
+        constexpr int64_t lanes = lanes_of<real>;
         real largest = -std::numeric_limits<real>::infinity();
-        for (int64_t at = first; at < last; ++at) {
-            const int64_t distance = newest - at;
-            real score = scale * dot<real>(query, keys + at * key_size, key_size) -
-                         slope * real(distance);
-            if (bias) score += bias[std::min(distance, bias_size - 1)];
-            to[at - first] = score;
-            if (score > largest || score != score) largest = score;
+        for (int64_t at = first; at < last; at += lanes) {
+            const int64_t count = std::min(lanes, last - at);
+            const Vector<real> found = scale * (count == lanes ? products(at, lanes) : products(at, count));
+            for (int64_t j = 0; j < count; ++j) {
+                const int64_t distance = newest - at - j;
+                real score = found[j] - slope * real(distance);
+                if (bias) score += bias[std::min(distance, bias_size - 1)];
+                to[at - first + j] = score;
+                if (score > largest || score != score) largest = score;
+            }
         }
         return largest;
     }
 
+    /* `vectors` vectors of the output; elements in turns go to one of two sums, which run side by side. */
+    template <int vectors, typename Lanes>
+    void add_columns(real *out, const real *weights, int64_t first, int64_t last, Lanes lanes) const {
+        Vector<real> sum[2][vectors] = {};
+        const real *row = values + first * value_size;
+        int64_t j = 0;
+        const auto take = [&](int turn) {
+            for (int v = 0; v < vectors; ++v)
+                sum[turn][v] += weights[j] * lanes.load(row + v * lanes_of<real>);
+            row += value_size;
+            ++j;
+        };
+        while (j + 2 <= last - first) take(0), take(1);
+        if (j < last - first) take(0);
+        for (int v = 0; v < vectors; ++v) {
+            real *to = out + v * lanes_of<real>;
+            lanes.store(to, lanes.load(to) + (sum[0][v] + sum[1][v]));
+        }
+    }
+
     void add(real *out, const real *weights, int64_t first, int64_t last) const {
-        for_each_vector<real>(0, vectors_of<real>(value_size), value_size, [&](int64_t at, auto lanes) {
-            Vector<real> sum = lanes.load(out + at);
-            for (int64_t j = first; j < last; ++j)
-                sum += weights[j - first] * lanes.load(values + j * value_size + at);
-            lanes.store(out + at, sum);
-        });
+        constexpr int64_t lanes = lanes_of<real>, together = 4;
+        Head part = *this;
+        int64_t at = 0;
+        const auto move = [&](int64_t count) { at += count, part.values += count; };
+        for (; at + together * lanes <= value_size; move(together * lanes))
+            part.template add_columns<together>(out + at, weights, first, last, Whole<real>{});
+        for (; at + lanes <= value_size; move(lanes))
+            part.template add_columns<1>(out + at, weights, first, last, Whole<real>{});
+        if (at < value_size)
+            part.template add_columns<1>(out + at, weights, first, last,
+                                         Part<real>{int(value_size - at)});
     }
 
     void multiply(real *out, real factor) const {

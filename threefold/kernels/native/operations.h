@@ -8,7 +8,7 @@
 #define optional
 
 /* y_t = bias + Σ_k weight_k · x_{t−K+1+k}, then SiLU if asked; x_s of s < 0 comes from the state.
- *   y [B, L, D] · new_state [B, K−1, D] · workspace [K, D]
+ *   y [B, L, D] · new_state [B, K−1, D] · workspace as short_convolution_workspace says
  *   x [B, L, D] · weight [D, K] · bias [D] · state [B, K−1, D] · lengths [B]
  * Elements of x lie `stride` numbers apart, through all rows. Those at t ≥ length are not read; y is
  * 0 there. K ≤ 64. */
@@ -21,7 +21,7 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_forward)(
 
 /* Gradients of the above, with the value before the SiLU computed again.
  *   grad_x [B, L, D] · grad_weight [D, K] · grad_bias [D] · grad_state [B, K−1, D]
- *   workspace [K + B·(K+1), D] · grad_y [B, L, D] · grad_new_state [B, K−1, D] */
+ *   workspace as short_convolution_workspace says · grad_y [B, L, D] · grad_new_state [B, K−1, D] */
 THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     real *grad_x, real *grad_weight, real *grad_bias, real *grad_state, real *workspace,
     const real *grad_y, const real *grad_new_state,
@@ -29,6 +29,11 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     const int64_t *optional lengths,
     int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,
     int64_t threads);
+
+/* `numbers` of type real that the workspace of a pass must hold. */
+THREEFOLD_API int THREEFOLD_NAME(short_convolution_workspace)(
+    int64_t *numbers,
+    int64_t batch, int64_t channels, int64_t taps, int64_t backward, int64_t threads);
 
 /* y_t = gate_t u_t, u_t = Σ_m kernel_m x_{t−m} + skip x_t for first ≤ t < S, by Fourier transforms of
  * `size` places, a power of two not below K; x is 0 before its first element. Two vectors of channels
@@ -74,9 +79,8 @@ THREEFOLD_API int THREEFOLD_NAME(online_convolution)(
     int64_t threads);
 
 /* y_l = Re Σ_n c_n w_n^l of every channel, l counted back from a row's last element if `backwards`.
- *   y [R, L, D] · workspace [threads, 64·N + 3·N, 2, lanes] · numbers [threads, 2·N, 2, lanes]
- *   factor [D, N, 2], w · coefficient [R, D, N, 2], c · lengths [R]
- * lanes: those of a vector of `real` in the widest variant. y is 0 at t ≥ length. */
+ *   y [R, L, D] · workspace, numbers as vandermonde_workspace says
+ *   factor [D, N, 2], w · coefficient [R, D, N, 2], c · lengths [R]. y is 0 at t ≥ length. */
 THREEFOLD_API int THREEFOLD_NAME(vandermonde_product)(
     real *y, real *workspace, double *numbers,
     const double *factor, const double *coefficient, const int64_t *optional lengths,
@@ -84,13 +88,25 @@ THREEFOLD_API int THREEFOLD_NAME(vandermonde_product)(
     int64_t threads);
 
 /* Σ_l x_l w_n^l and Σ_l l x_l w_n^{l−1}, l as above.
- *   moments, slopes [R, D, N, 2] · workspace [threads, 64·N + 128, 2, lanes]
- *   numbers [threads, 4·N, 2, lanes] · x [R, L, D]. Elements at t ≥ length are not read. */
+ *   moments, slopes [R, D, N, 2] · workspace, numbers as vandermonde_workspace says · x [R, L, D]. Elements at t ≥ length are not read. */
 THREEFOLD_API int THREEFOLD_NAME(vandermonde_moments)(
     double *moments, double *optional slopes, real *workspace, double *numbers,
     const real *x, const double *factor, const int64_t *optional lengths,
     int64_t rows, int64_t length, int64_t channels, int64_t size, int64_t backwards,
     int64_t threads);
+
+/* Workspaces of the two, for moments if asked: how many of type real, and how many doubles. */
+THREEFOLD_API int THREEFOLD_NAME(vandermonde_workspace)(
+    int64_t *reals_and_doubles, int64_t size, int64_t moments, int64_t threads);
+
+/* s = w ⊙ s₋ + b x, y = Σ_n Re(conj(c_n) s_n) + skip x for each channel: one element of each row.
+ *   y, x [B, D] · new_state, state [B, D, 2, N], or [B, D, N, 2] if `pairs`
+ *   factor, w, write, b, read, c [D, 2, N] · skip [D] */
+THREEFOLD_API int THREEFOLD_NAME(filter_step)(
+    real *y, real *new_state,
+    const real *x, const real *state, const real *factor, const real *write, const real *read,
+    const real *optional skip,
+    int64_t batch, int64_t channels, int64_t numbers, int64_t pairs, int64_t threads);
 
 /* F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n), float64 for both.
  *   sums [D, 4, 2, K], real parts, then imaginary parts · p, q [D, 4, N] · square, m [D, N]
@@ -101,10 +117,10 @@ THREEFOLD_API int THREEFOLD_NAME(cauchy_forward)(
     const double *points,
     int64_t channels, int64_t size, int64_t count, int64_t threads);
 
-/* Gradients of the above, grad as sums. */
+/* Gradients of the above. */
 THREEFOLD_API int THREEFOLD_NAME(cauchy_backward)(
-    double *grad_p, double *grad_q, double *grad_square, double *grad_real,
-    const double *grad, const double *p, const double *q, const double *square,
+    double *grad_p, double *grad_q, double *grad_square, double *grad_real_part,
+    const double *grad_sums, const double *p, const double *q, const double *square,
     const double *real_part, const double *points,
     int64_t channels, int64_t size, int64_t count, int64_t threads);
 
@@ -136,13 +152,16 @@ THREEFOLD_API int THREEFOLD_NAME(rms_norm_forward)(
     real *y, const real *x, const real *optional weight, const real *optional gate,
     int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t threads, double eps);
 
-/* Gradients of the above; grad_weight is summed in `pieces` pieces of rows.
- *   grad_x, grad_gate, grad_y [N, D] · grad_weight [G, D] · workspace [pieces, G, D] */
+/* Gradients of the above.
+ *   grad_x, grad_gate, grad_y [N, D] · grad_weight [G, D] · workspace as rms_norm_workspace says */
 THREEFOLD_API int THREEFOLD_NAME(rms_norm_backward)(
     real *grad_x, real *grad_weight, real *optional grad_gate, real *workspace,
     const real *grad_y, const real *x, const real *optional weight, const real *optional gate,
-    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t pieces,
-    int64_t threads, double eps);
+    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t threads, double eps);
+
+/* `numbers` of type real that the workspace of the backward pass must hold. */
+THREEFOLD_API int THREEFOLD_NAME(rms_norm_workspace)(
+    int64_t *numbers, int64_t rows, int64_t size, int64_t groups, int64_t threads);
 
 /* y_n,t = x_t + (x_{t−1} − x_t) ⊙ share_n; x_{−1} is the state, the last real element the new one.
  *   y [N, B, L, D] · new_state, state [B, D] · x [B, L, D] · share [N, D] · lengths [B]
@@ -153,7 +172,7 @@ THREEFOLD_API int THREEFOLD_NAME(token_shift_forward)(
     int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
 
 /* Gradients of the above, for L ≥ 1.
- *   grad_x [B, L, D] · grad_share [N, D] · grad_state [B, D] · workspace [B, N, D]
+ *   grad_x [B, L, D] · grad_share [N, D] · grad_state [B, D] · workspace as token_shift_workspace says
  *   grad_y [N, B, L, D] · grad_new_state [B, D] */
 THREEFOLD_API int THREEFOLD_NAME(token_shift_backward)(
     real *grad_x, real *grad_share, real *grad_state, real *workspace,
@@ -161,16 +180,20 @@ THREEFOLD_API int THREEFOLD_NAME(token_shift_backward)(
     const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
     int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
 
+/* `numbers` of type real that the workspace of the backward pass must hold. */
+THREEFOLD_API int THREEFOLD_NAME(token_shift_workspace)(
+    int64_t *numbers, int64_t shares, int64_t batch, int64_t channels, int64_t threads);
+
 /* S = e^{ΔA} ⊙ S₋ + w B x,  y = (C·S + D x)·silu(gate),  Δ = delta + bias, or its softplus if asked;
  * w = Δ, or with hold (e^{ΔA} − 1)/A, zero-order hold.
  *   y [B, L, D] · new_state [B, D, N] · states [B, K+1, N, D′] where they are to be kept for the
- *   backward pass (padding is not written), else workspace [B, N, D′] · rates [N, D′]
+ *   backward pass (padding is not written) · workspace as selective_scan_workspace says
  *   x, delta, gate [B, L, D] · A [D, N] · B, C [B, L, N] · D, bias [D] · state [B, D, N] · lengths [B]
  * K = ⌈L/64⌉, D′ = D rounded up to 32s. Elements of x, delta, B, C and gate lie `stride` numbers
  * apart, through all rows. Elements at t ≥ length are not read; y is 0 there. One element without
  * lengths, with nothing kept, needs no workspace. */
 THREEFOLD_API int THREEFOLD_NAME(selective_scan_forward)(
-    real *y, real *new_state, real *optional states, real *optional rates,
+    real *y, real *new_state, real *optional states, real *optional workspace,
     const real *x, const real *delta, const real *A, const real *B, const real *C,
     const real *optional D, const real *optional gate, const real *optional delta_bias,
     const real *optional state, const int64_t *optional lengths,
@@ -180,13 +203,11 @@ THREEFOLD_API int THREEFOLD_NAME(selective_scan_forward)(
 
 /* Gradients of the above, with the states between two kept ones computed again.
  *   grad_x, grad_delta, grad_gate (null without a gate) [B, L, D] · grad_A [D, N] · grad_B, grad_C
- *   [B, L, N] · grad_D, grad_bias [D] · grad_state [B, D, N] · rates [N, D′] · carried [B, N, D′] ·
- *   sums [B, N+2, D′] · partial [B, M, 2, N, L′], L′ = L rounded up to 16s, M = ⌈D/W⌉,
- *   W = max(32, 2N, ⌈D/16⌉) rounded up to 32s · grad_y [B, L, D] · grad_new_state [B, D, N] */
+ *   [B, L, N] · grad_D, grad_bias [D] · grad_state [B, D, N] · grad_y [B, L, D] · grad_new_state [B, D, N]
+ *   workspace as selective_scan_workspace says */
 THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
     real *grad_x, real *grad_delta, real *grad_A, real *grad_B, real *grad_C, real *grad_D,
-    real *optional grad_gate, real *grad_bias, real *grad_state,
-    real *rates, real *carried, real *sums, real *partial,
+    real *optional grad_gate, real *grad_bias, real *grad_state, real *workspace,
     const real *optional grad_y, const real *optional grad_new_state, const real *states,
     const real *x, const real *delta, const real *A, const real *B, const real *C,
     const real *optional D, const real *optional gate, const real *optional delta_bias,
@@ -194,6 +215,12 @@ THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
     int64_t batch, int64_t length, int64_t channels, int64_t size,
     int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
     int64_t softplus, int64_t hold, int64_t threads);
+
+/* `numbers` of type real that the workspace of a pass must hold. */
+THREEFOLD_API int THREEFOLD_NAME(selective_scan_workspace)(
+    int64_t *numbers,
+    int64_t batch, int64_t length, int64_t channels, int64_t size, int64_t backward,
+    int64_t threads);
 
 /* S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t with strength β, or
  * S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t with write a and read b;
@@ -234,6 +261,10 @@ THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_workspace)(
     int64_t *numbers,
     int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
     int64_t decays, int64_t parts, int64_t backward, int64_t threads);
+
+/* The number of parts into which the value columns of `memories` = B·H memories are best cut. */
+THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_parts)(
+    int64_t *parts, int64_t memories, int64_t values, int64_t threads);
 
 /* y = f(a, b, c) for each element, with numbers that some f take: program_operations.cpp has them in order.
  *   layout [5, 4]: sizes, then strides of y, a, b and c, 0 along what is repeated */

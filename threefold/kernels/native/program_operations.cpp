@@ -9,6 +9,7 @@
 
 #include "common.h"
 #include "program_operations.h"
+#include "special_functions.h"
 
 namespace threefold {
 namespace {
@@ -125,16 +126,17 @@ int pointwise(real *out, const real *a, const real *b, const real *c, const int6
         case 8: return run([](V p, V, V) { return exponential<real>(p); });
         case 9: return run([](V p, V, V) { return each<real>(p, [](real v) { return std::expm1(v); }); });
         case 10: return run([](V p, V, V) { return each<real>(p, [](real v) { return std::log(v); }); });
-        case 11: return run([](V p, V, V) { return each<real>(p, [](real v) { return std::sin(v); }); });
-        case 12: return run([](V p, V, V) { return each<real>(p, [](real v) { return std::cos(v); }); });
+        case 11: return run([](V p, V, V) { return sine<real>(p); });
+        case 12: return run([](V p, V, V) { return cosine<real>(p); });
         case 13: return run([](V p, V, V) { return sigmoid<real>(p); });
         case 14: return run([](V p, V, V) { return -softplus<real>(-p); });
         case 15: return run([](V p, V, V) { return softplus<real>(p); });
         case 16: return run([](V p, V, V) { return silu<real>(p); });
         case 17: return run([](V p, V, V) { return hyperbolic_tangent<real>(p); });
-        case 18: return run([](V p, V, V) { return each<real>(p, [](real v) {
-            return v * real(0.5) * (1 + std::erf(v * real(0.70710678118654752440)));
-        }); });
+        case 18: return run([](V p, V, V) {
+            const V error = error_function<real>(p * real(0.70710678118654752440));
+            return p * real(0.5) * (real(1) + error);
+        });
         case 19: return run([](V p, V, V) {
             const V inside = (p + p * p * p * real(0.044715)) * real(0.79788456080286535588);
             return p * real(0.5) * (real(1) + hyperbolic_tangent<real>(inside));

@@ -143,11 +143,14 @@ struct Backward {
     }
 };
 
+/* The sum over rows for the weight's gradient is made in pieces, independent of the threads. */
+inline int64_t pieces_of(int64_t rows) { return std::max<int64_t>(1, std::min<int64_t>(32, rows)); }
+
 template <typename real>
 int backward(const Inputs<real> &in, real *grad_x, real *grad_weight, real *grad_gate,
-             real *workspace, const real *grad_y, int64_t pieces) {
+             real *workspace, const real *grad_y) {
     if (const int status = in.status()) return status;
-    if (pieces < 1) return THREEFOLD_BAD_SIZE;
+    const int64_t pieces = pieces_of(in.rows);
     const int64_t threads = useful_threads(in.threads, in.rows * in.size);
     const int64_t weights = in.groups * in.size;
     const Backward<real> pass{in, grad_x, grad_gate, grad_y};
@@ -182,9 +185,15 @@ int backward(const Inputs<real> &in, real *grad_x, real *grad_weight, real *grad
     int threefold_rms_norm_backward_##suffix(                                                     \
         real *grad_x, real *grad_weight, real *grad_gate, real *workspace, const real *grad_y,    \
         const real *x, const real *weight, const real *gate, int64_t rows, int64_t size,          \
-        int64_t groups, int64_t gate_first, int64_t pieces, int64_t threads, double eps) {        \
+        int64_t groups, int64_t gate_first, int64_t threads, double eps) {                        \
         return threefold::backward<real>(                                                         \
             {x, weight, gate, rows, size, groups, gate_first != 0, threads, real(eps)}, grad_x,   \
-            grad_weight, grad_gate, workspace, grad_y, pieces);                                   \
+            grad_weight, grad_gate, workspace, grad_y);                                           \
+    }                                                                                             \
+    int threefold_rms_norm_workspace_##suffix(int64_t *numbers, int64_t rows, int64_t size,       \
+                                              int64_t groups, int64_t) {                          \
+        if (rows < 0 || size < 1 || groups < 1) return THREEFOLD_BAD_SIZE;                        \
+        *numbers = threefold::pieces_of(rows) * groups * size;                                    \
+        return THREEFOLD_OK;                                                                      \
     }
 THREEFOLD_FOR_BOTH(DEFINE)

@@ -14,7 +14,6 @@
 #include "transpose.h"
 
 /* For the innermost loops: inlined into each other they run out of registers. */
-#define THREEFOLD_NOINLINE __attribute__((noinline))
 
 namespace threefold {
 namespace selective {

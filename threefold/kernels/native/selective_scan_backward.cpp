@@ -118,7 +118,7 @@ struct Retrace {
     }
 
     template <bool Hold, bool Clamp, int Count>
-    THREEFOLD_NOINLINE void forth(int64_t n, Trace<Hold, Count> &trace) const {
+    THREEFOLD_APART void forth(int64_t n, Trace<Hold, Count> &trace) const {
         Transition<real, Hold, Clamp> transition[Count][tile_vectors];
         Vector<real> state[Count][tile_vectors];
         for (int r = 0; r < Count; ++r)
@@ -149,7 +149,7 @@ struct Retrace {
     }
 
     template <bool Hold, int Count>
-    THREEFOLD_NOINLINE void back(int64_t n, Trace<Hold, Count> &trace) const {
+    THREEFOLD_APART void back(int64_t n, Trace<Hold, Count> &trace) const {
         const Whole<real> whole;
         Transition<real, Hold, false> transition[Count][tile_vectors];
         Vector<real> A[Count][tile_vectors], later[Count][tile_vectors], sum[Count][tile_vectors];
@@ -390,10 +390,41 @@ struct Backward {
     }
 };
 
+/* The parts of the workspace: rates [N, D′], carried [B, N, D′], sums [B, N+2, D′] and the sums over
+ * slabs [B, M, 2, N, L′]. All are multiples of a vector. */
 template <typename real>
-int backward(const Inputs<real> &in, const Outputs<real> &out) {
+struct Scratch {
+    int64_t carried, sums, partial, end; /* where each begins, behind the rates */
+
+    Scratch(int64_t batch, int64_t length, int64_t channels, int64_t size) {
+        const int64_t wide = padded(channels), tiles = slab_tiles<real>(channels, size);
+        const int64_t slab = tiles * tile_width<real>, slabs = (channels + slab - 1) / slab;
+        carried = size * wide;
+        sums = carried + batch * size * wide;
+        partial = sums + batch * (size + 2) * wide;
+        end = partial + batch * slabs * 2 * size * padded_time(length);
+    }
+};
+
+template <typename real>
+int backward(Inputs<real> in, Outputs<real> out, real *workspace) {
     if (const int status = in.status()) return status;
+    const Scratch<real> own(in.batch, in.length, in.channels, in.size);
+    in.rates = workspace;
+    out.carried = workspace + own.carried;
+    out.sums = workspace + own.sums;
+    out.partial = workspace + own.partial;
     Backward<real>{in, out}.run();
+    return THREEFOLD_OK;
+}
+
+template <typename real>
+int workspace(int64_t *numbers, int64_t batch, int64_t length, int64_t channels, int64_t size,
+              bool backward) {
+    if (batch < 0 || length < 0 || channels < 0 || size < 1) return THREEFOLD_BAD_SIZE;
+    /* A forward pass needs rates and one state for each row. */
+    *numbers = backward ? Scratch<real>(batch, length, channels, size).end
+                        : (1 + batch) * size * padded(channels);
     return THREEFOLD_OK;
 }
 
@@ -404,18 +435,23 @@ int backward(const Inputs<real> &in, const Outputs<real> &out) {
 #define DEFINE(real, suffix)                                                                       \
     int threefold_selective_scan_backward_##suffix(                                                \
         real *grad_x, real *grad_delta, real *grad_A, real *grad_B, real *grad_C, real *grad_D,    \
-        real *grad_gate, real *grad_bias, real *grad_state, real *rates, real *carried,            \
-        real *sums, real *partial, const real *grad_y, const real *grad_new_state,                 \
-        const real *states, const real *x, const real *delta, const real *A, const real *B,        \
-        const real *C, const real *D, const real *gate, const real *delta_bias,                    \
-        const int64_t *lengths, int64_t batch, int64_t length, int64_t channels, int64_t size,     \
-        int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride,                \
-        int64_t gate_stride, int64_t softplus, int64_t hold, int64_t threads) {                    \
+        real *grad_gate, real *grad_bias, real *grad_state, real *workspace, const real *grad_y,   \
+        const real *grad_new_state, const real *states, const real *x, const real *delta,          \
+        const real *A, const real *B, const real *C, const real *D, const real *gate,              \
+        const real *delta_bias, const int64_t *lengths, int64_t batch, int64_t length,             \
+        int64_t channels, int64_t size, int64_t x_stride, int64_t delta_stride, int64_t B_stride,  \
+        int64_t C_stride, int64_t gate_stride, int64_t softplus, int64_t hold, int64_t threads) {  \
         return threefold::selective::backward<real>(                                               \
             {{x, x_stride}, {delta, delta_stride}, {B, B_stride}, {C, C_stride},                   \
              {gate, gate_stride}, A, D, delta_bias, nullptr, lengths, batch, length, channels,     \
-             size, softplus != 0, hold != 0, threads, rates},                                      \
+             size, softplus != 0, hold != 0, threads, nullptr},                                    \
             {grad_x, grad_delta, grad_A, grad_B, grad_C, grad_D, grad_gate, grad_bias, grad_state, \
-             carried, sums, partial, {grad_y, channels}, grad_new_state, states});                 \
+             nullptr, nullptr, nullptr, {grad_y, channels}, grad_new_state, states}, workspace);   \
+    }                                                                                              \
+    int threefold_selective_scan_workspace_##suffix(int64_t *numbers, int64_t batch,               \
+                                                    int64_t length, int64_t channels,              \
+                                                    int64_t size, int64_t backward, int64_t) {     \
+        return threefold::selective::workspace<real>(numbers, batch, length, channels, size,       \
+                                                     backward != 0);                               \
     }
 THREEFOLD_FOR_BOTH(DEFINE)

@@ -19,7 +19,7 @@ struct Advance {
     real *after;
 
     template <bool Hold, bool Clamp, int Count>
-    THREEFOLD_NOINLINE void rows(int64_t n) const {
+    THREEFOLD_APART void rows(int64_t n) const {
         const Whole<real> whole;
         Transition<real, Hold, Clamp> transition[Count][tile_vectors];
         Vector<real> state[Count][tile_vectors];
@@ -174,6 +174,8 @@ struct Forward {
 template <typename real>
 int forward(const Inputs<real> &in, real *y, real *new_state, real *states, bool keep) {
     if (const int status = in.status()) return status;
+    /* The workspace: rates, and behind them the states that are not kept. */
+    if (!keep && in.rates) states = in.rates + in.turned_size();
     Forward<real>{in, y, new_state, states, keep}.run();
     return THREEFOLD_OK;
 }
@@ -184,7 +186,7 @@ int forward(const Inputs<real> &in, real *y, real *new_state, real *states, bool
 
 #define DEFINE(real, suffix)                                                                       \
     int threefold_selective_scan_forward_##suffix(                                                 \
-        real *y, real *new_state, real *states, real *rates, const real *x, const real *delta,     \
+        real *y, real *new_state, real *states, real *workspace, const real *x, const real *delta, \
         const real *A, const real *B, const real *C, const real *D, const real *gate,              \
         const real *delta_bias, const real *state, const int64_t *lengths, int64_t batch,          \
         int64_t length, int64_t channels, int64_t size, int64_t x_stride, int64_t delta_stride,    \
@@ -193,7 +195,7 @@ int forward(const Inputs<real> &in, real *y, real *new_state, real *states, bool
         return threefold::selective::forward<real>(                                                \
             {{x, x_stride}, {delta, delta_stride}, {B, B_stride}, {C, C_stride},                   \
              {gate, gate_stride}, A, D, delta_bias, state, lengths, batch, length, channels, size, \
-             softplus != 0, hold != 0, threads, rates},                                            \
+             softplus != 0, hold != 0, threads, workspace},                                        \
             y, new_state, states, keep != 0);                                                      \
     }
 THREEFOLD_FOR_BOTH(DEFINE)

@@ -272,5 +272,12 @@ int backward(const Inputs<real> &in, real *grad_x, real *grad_weight, real *grad
             {x, weight, bias, state, lengths, batch, length, channels, taps, stride, silu != 0,    \
              threads, workspace},                                                                  \
             grad_x, grad_weight, grad_bias, grad_state, grad_y, grad_new_state);                   \
+    }                                                                                              \
+    int threefold_short_convolution_workspace_##suffix(int64_t *numbers, int64_t batch,            \
+                                                       int64_t channels, int64_t taps,             \
+                                                       int64_t backward, int64_t) {                \
+        if (batch < 0 || channels < 0 || taps < 1) return THREEFOLD_BAD_SIZE;                      \
+        *numbers = (taps + (backward ? batch * (taps + 1) : 0)) * channels;                        \
+        return THREEFOLD_OK;                                                                       \
     }
 THREEFOLD_FOR_BOTH(DEFINE)

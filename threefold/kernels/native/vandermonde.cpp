@@ -319,6 +319,18 @@ int moments(const Sizes<real> &sizes, double *sums, double *slopes, real *worksp
     return THREEFOLD_OK;
 }
 
+/* For any number of threads, so for more pieces than there may be. */
+template <typename real>
+int workspace(int64_t *found, int64_t size, bool moments, int64_t threads) {
+    if (size < 1) return THREEFOLD_BAD_SIZE;
+    const int64_t table = block * size * pair<real>;
+    const int64_t behind = moments ? Sums<real>::columns * block * lanes_of<real>
+                                   : Products<real>::columns * size * pair<real>;
+    found[0] = std::max<int64_t>(1, threads) * (table + behind);
+    found[1] = std::max<int64_t>(1, threads) * (moments ? 4 : 2) * size * pair<real>;
+    return THREEFOLD_OK;
+}
+
 }  // namespace
 }  // namespace threefold
 
@@ -340,6 +352,10 @@ int moments(const Sizes<real> &sizes, double *sums, double *slopes, real *worksp
                                            channels, size,    backwards != 0};                        \
         if (const int status = sizes.status()) return status;                                        \
         return threefold::moments<real>(sizes, moments, slopes, workspace, numbers, x, threads);     \
+    }                                                                                                \
+    int threefold_vandermonde_workspace_##suffix(int64_t *found, int64_t size, int64_t moments,      \
+                                                 int64_t threads) {                                  \
+        return threefold::workspace<real>(found, size, moments != 0, threads);                       \
     }
 
 THREEFOLD_FOR_BOTH(DEFINE)

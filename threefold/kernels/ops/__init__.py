@@ -22,6 +22,7 @@ from threefold.kernels.ops.basic import (
 from threefold.kernels.ops.classical import random_convolutions, time_warping, word_vectors
 from threefold.kernels.ops.filters import (
     cauchy,
+    filter_step,
     long_convolution,
     moments,
     online_filter,
@@ -44,6 +45,7 @@ __all__ = [
     "cell_recurrence",
     "diagonal_recurrence",
     "embedding",
+    "filter_step",
     "history_step",
     "legs_recurrence",
     "linear",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import cauchy as _cauchy
+from threefold.kernels import filter_step as _filter_step
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import reference
@@ -87,6 +88,32 @@ def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -
         refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
     sums: Tensor = (kernel_for("cauchy", p) or reference.cauchy)(p, q, square, real, points)
     return sums
+
+
+def filter_step(
+    x: Tensor,
+    state: Tensor,
+    factor: Tensor,
+    write: Tensor,
+    read: Tensor,
+    skip: Tensor | None,
+) -> tuple[Tensor, Tensor] | None:
+    """`s = w ⊙ s₋ + b x`, `y = Re Σ_n conj(c_n) s_n + skip x`: one element; None: no kernel serves.
+
+    x `[B, D]`, skip `[D]`, factor w `[D, 2, N]`, write b and read c `[D, 2·N]`, real parts first,
+    state `[B, D, 2·N]` or of pairs `[B, D, N, 2]`. Returns y and the new state.
+    """
+    tensors = (x, state, factor, write, read, skip)
+    if not may_call_directly(*tensors):
+        return None
+    expected = _filter_step.expected(*tensors)
+    if expected:
+        refuse("filter_step", expected, {"x": x, "state": state, "factor": factor})
+    run = kernel_for("filter_step", x)
+    if run is None:
+        return None
+    made: tuple[Tensor, Tensor] = run(*tensors)
+    return made
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:

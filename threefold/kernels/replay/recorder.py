@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
+from threefold.kernels.declarations import PROTOTYPES
 from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
 from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.activity import recording_with
@@ -118,10 +119,9 @@ class Recorder(Regions, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _recorded(
         self, name: str, dtype: torch.dtype, function: library.Function
     ) -> library.Function:
-        if name.endswith("_workspace"):  # asks for a size, and writes nothing
+        if name.endswith(("_workspace", "_parts")):  # asks for a number, and writes nothing
             return function
-        pointers = library.SIGNATURES[name].pointers
-        numbers = library.SIGNATURES[name].numbers
+        pointers, numbers = PROTOTYPES[name].pointers, len(PROTOTYPES[name].numbers)
 
         def call(*arguments: Any) -> int:
             sizes = arguments[pointers : len(arguments) - numbers - 1]

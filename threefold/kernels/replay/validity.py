@@ -69,7 +69,8 @@ class Validity:
         self._types = list(map(type, self._modules))
         self._dicts = list(_dicts_below(self._modules))
         self._copies = list(map(dict, self._dicts))
-        self._lists = [(one, type(one)(one)) for one in _lists_in(self._dicts)]
+        self._lists = _lists_in(self._dicts)
+        self._list_copies = [type(one)(one) for one in self._lists]
         self._tensors = [tensor for _, _, tensor in parameters_and_buffers(owner)]
         self._layouts = list(map(_layout, self._tensors))
         self._addresses = list(map(Tensor.data_ptr, self._tensors))
@@ -109,7 +110,7 @@ class Validity:
             if list(map(_layout, self._tensors)) != self._layouts:
                 return False
             self._tensor_guards = _tensor_guards(self._tensors)
-        if self._lists and any(one != copy for one, copy in self._lists):
+        if self._lists != self._list_copies:
             return False
         return HAS_DICT_VERSIONS or self.words_hold()
 
