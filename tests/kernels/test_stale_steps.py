@@ -95,7 +95,25 @@ def by_optimiser(p: Tensor) -> None:
     p.grad = None
 
 
+def by_list(p: Tensor) -> None:
+    with torch.no_grad():
+        torch._foreach_mul_([p], 1.25)
+        torch._foreach_add_([p], 0.01)
+
+
+def by_vector(p: Tensor) -> None:
+    flat = nn.utils.parameters_to_vector([p]).detach()
+    nn.utils.vector_to_parameters(flat * 1.25 + 0.01, [p])
+
+
+def by_storage(p: Tensor) -> None:
+    """The same memory under another tensor."""
+    other = torch.empty(0, dtype=p.dtype).set_(p.untyped_storage())
+    other.mul_(1.25).add_(0.01)
+
+
 WAYS = [by_operation, by_data, by_item, by_numpy, by_new_data, by_optimiser]
+WAYS += [by_list, by_vector, by_storage]
 PARAMETERS = [
     "embedding.weight",
     "norm.weight",
@@ -122,9 +140,17 @@ def part(model: Any, name: str) -> Any:
     return model.get_submodule(name)
 
 
-def replace_parameter(model: Any) -> None:
-    linear = part(model, "stack.blocks.0.mixer.out")
-    linear.weight = nn.Parameter(torch.randn_like(linear.weight))
+def replace_parameter(name: str, model: Any) -> None:
+    path, _, last = name.rpartition(".")
+    holder = part(model, path)
+    setattr(holder, last, nn.Parameter(getattr(holder, last).detach() * 1.25 + 0.01))
+
+
+def replace_mixer(model: Any) -> None:
+    block = part(model, "stack.blocks.5")
+    block.mixer = copy.deepcopy(block.mixer)
+    with torch.no_grad():
+        block.mixer.recurrent.zero_()
 
 
 def replace_linear(model: Any) -> None:
@@ -195,7 +221,8 @@ def before_hook(name: str, model: Any) -> None:
 
 CHANGES: dict[str, Change] = {
     **{f"{n}, {w.__name__}": partial(change_parameter, n, w) for n in PARAMETERS for w in WAYS},
-    "a parameter replaced": replace_parameter,
+    **{f"{n}, replaced": partial(replace_parameter, n) for n in PARAMETERS},
+    "a mixer replaced": replace_mixer,
     "a linear map replaced": replace_linear,
     "the last norm replaced": replace_norm,
     "the head replaced": replace_head,
@@ -203,7 +230,11 @@ CHANGES: dict[str, Change] = {
     "a weight turned": turn_parameter,
     "weights loaded": partial(load_other, False),
     "weights assigned": partial(load_other, True),
-    "eps": partial(set_attribute, "stack.blocks.0.mixer_norm", "eps", 3.0),
+    **{
+        f"eps of {kind} {block}": partial(set_attribute, f"stack.blocks.{block}.{kind}", "eps", 3.0)
+        for block in range(len(MIXERS))
+        for kind in ("mixer_norm", "channel_norm")
+    },
     "the last norm's eps": partial(set_attribute, "norm", "eps", 3.0),
     "the embedding's scale": partial(set_attribute, "embedding", "scale", 3.0),
     "zero-order hold": partial(set_attribute, "stack.blocks.0.mixer", "zero_order_hold", True),
@@ -216,8 +247,21 @@ CHANGES: dict[str, Change] = {
     "8 bits": encode,
     **{f"a hook on {n}": partial(hook, n) for n in ("norm", "head", "stack", "stack.blocks.1")},
     **{f"a hook on {n}": partial(hook, n) for n in ("embedding", "stack.blocks.4.mixer.project")},
-    "a hook before": partial(before_hook, "stack.blocks.5.channel"),
+    **{
+        f"a hook on {kind} {block}": partial(hook, f"stack.blocks.{block}.{kind}")
+        for block in range(len(MIXERS))
+        for kind in ("mixer", "mixer_norm", "channel")
+    },
+    **{
+        f"a hook before {kind} {block}": partial(before_hook, f"stack.blocks.{block}.{kind}")
+        for block in range(len(MIXERS))
+        for kind in ("mixer", "channel")
+    },
 }
+
+
+def test_there_are_two_hundred_kinds_of_change() -> None:
+    assert len(CHANGES) >= 200
 
 
 @pytest.fixture(scope="module")
