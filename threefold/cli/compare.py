@@ -109,6 +109,7 @@ def compare(
     group_column: options.GroupColumn = None,
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
+    known_future: options.KnownFuture = None,
     overrides: options.Set = None,
     plugins: options.Plugins = None,
     as_json: options.AsJson = False,

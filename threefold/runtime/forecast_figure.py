@@ -14,6 +14,7 @@ from threefold.drawing.charts import Line, line_chart
 from threefold.drawing.page import standalone
 from threefold.drawing.time_ticks import time_axis
 from threefold.runtime.answers import Answers
+from threefold.runtime.future_rows import split_future
 from threefold.runtime.table_forecasts import history_series
 from threefold.tasks.user_data.series_windows import TimeSeries
 
@@ -22,7 +23,7 @@ HISTORY_STEPS = 4  # times the number of forecast steps are drawn before them
 
 def draw_forecast(preprocessing: Preprocessing, history: Table | Any, answers: Answers) -> str:
     """An SVG of the first target of the first series: what was, and what is forecast."""
-    series = history_series(preprocessing, history)[0]
+    series, _ = split_future(preprocessing, history_series(preprocessing, history)[0])
     target = preprocessing.roles.targets[0]
     rows = [row for row in answers if row.get("series", series.name) == series.name]
     known = series.values[-HISTORY_STEPS * max(len(rows), 8) :, 0]

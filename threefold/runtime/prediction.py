@@ -52,20 +52,24 @@ def predict(
     *,
     batch_size: int = BATCH_SIZE,
     horizon: int | None = None,
+    future: Any = None,
     on_progress: Progress | None = None,
 ) -> Answers:
     """Answer raw inputs: texts, paths, data frames, arrays, or lists of them.
 
     model: a model, or the folder of one or of a run.  horizon: steps of a forecast, default those
-    that were trained.  on_progress: called with the numbers of answered
-    inputs and of all inputs.
+    that were trained.  future: a table of the known inputs of the rows to forecast, for a model
+    that reads them; default: rows behind the last target.  on_progress: called with the numbers of
+    answered inputs and of all inputs.
     """
     network = model if isinstance(model, Model) else load(model)
     preprocessing = find_preprocessing(network)
     if network.kind == "forecaster":
-        return forecast_table(network, preprocessing, inputs, horizon)
+        return forecast_table(network, preprocessing, inputs, horizon, future)
     if horizon is not None:
         raise ThreefoldError(f"horizon is {horizon}, but this is a {network.kind} model")
+    if future is not None:
+        raise ThreefoldError(f"future rows are given, but this is a {network.kind} model")
     rows = read_raw_inputs(preprocessing, inputs)
     encoded = [encode(preprocessing.inputs, row) for row in rows]
     full = [number for number, elements in enumerate(encoded) if len(elements)]

@@ -230,10 +230,10 @@ def fit_autoregression(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
         (b.inputs, b.targets.reshape(len(b.targets), horizon, channels)) for b in (train, held)
     ]
     season = season_of(train.inputs[:500, :, 0])
-    # Of the calendar only the newest row counts: the others follow from it.
-    calendar = 0 if task.preprocessing is None else task.preprocessing().calendar_size
+    # Of calendar and known future only the newest row counts: the others follow from it.
+    current = 0 if task.preprocessing is None else task.preprocessing().current_size
     model = RidgeAutoregression.fit(
-        *windows[0], season=season, current=calendar, held_out=windows[1]
+        *windows[0], season=season, current=current, held_out=windows[1]
     )
     return lambda batch: _as_targets(model.predict(batch.inputs), batch)
 
