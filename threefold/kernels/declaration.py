@@ -74,7 +74,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Shape:
+class TensorShape:
     """The axes of a tensor; those of another tensor; or any axes, then these."""
 
     like: str | None = None
@@ -82,7 +82,7 @@ class Shape:
     axes: tuple[Size, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Shape:
+    def parse(cls, text: str) -> TensorShape:
         """The shape that a text describes."""
         if text.startswith("="):
             return cls(like=text[1:])
@@ -123,7 +123,7 @@ class Argument:
     name: str
     plain: str | None
     optional: bool
-    shapes: tuple[Shape, ...]
+    shapes: tuple[TensorShape, ...]
     dtype: torch.dtype | None
     when: str | None
 
@@ -133,7 +133,7 @@ class Argument:
         found = _ARGUMENT.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not an argument")
-        shapes = tuple(map(Shape.parse, (found["shapes"] or "").split("|")))
+        shapes = tuple(map(TensorShape.parse, (found["shapes"] or "").split("|")))
         dtype = getattr(torch, found["dtype"]) if found["dtype"] else None
         return cls(
             found["name"], found["plain"], bool(found["optional"]), shapes, dtype, found["when"]
