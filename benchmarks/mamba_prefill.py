@@ -1,8 +1,8 @@
 """Prefill of 1,024 tokens with the Mamba-130M shape, in three libraries.
 
 Everything except the matrix products should cost at most 0.15 of them. Peers loop over the elements
-in torch, or use a tree-shaped parallel scan. Seven times as fast as transformers is asked of memory as it
-comes; with memory kept, which helps its large temporary tensors, 3.5 times.
+in torch, or use a tree-shaped parallel scan. Seven times as fast as transformers is asked of memory
+as it comes; with memory kept, which helps its large temporary tensors, 3.5 times.
 """
 
 from __future__ import annotations
