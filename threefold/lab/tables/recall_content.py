@@ -166,9 +166,12 @@ class RecallContent:
                 if mixer in self.sizes.mixers:
                     yield from self._difference(task, mixer, published)
         yield (
-            f"Every model had at most {self._most_steps():,} steps and one learning "
-            "rate; the papers train far longer and choose the rate for each model. A low score "
-            "says that a mixer has not learnt a task in this time, not that it cannot."
+            "Attention has its own positions, embeddings and number of steps, so its row is not "
+            "trained like the others. "
+            f"Every model had at most {self._most_steps():,} steps (the others "
+            f"{max(self.sizes.steps.values()):,}) and one learning rate; the papers train far "
+            "longer and choose the rate for each model. A low score says that a mixer has not "
+            "learnt a task in this time, not that it cannot."
         )
 
     def _difference(self, task: RecallTask, mixer: str, published: float) -> Iterator[str]:

@@ -72,7 +72,7 @@ class RecallSizes:
 
     options: Mapping[str, Mapping[str, int]]
     steps: Mapping[str, int]
-    # Attention has to learn to look one element back; most of the others have a convolution for it.
+    # Attention is at chance for longer than the others are trained; the page says that it has more.
     attention_steps: Mapping[str, int] = field(default_factory=dict)
     mixers: tuple[str, ...] = MIXERS
     seeds: int = 1
