@@ -7,7 +7,6 @@ Liu et al. 2021, "Swin Transformer: Hierarchical Vision Transformer using Shifte
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -41,8 +40,8 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows, columns = self.grid
-        grid = F.pad(torch.unflatten(x, 1, self.grid), (0, 0, 0, columns % 2, 0, rows % 2))
-        cut = grid.unflatten(1, (-1, 2)).unflatten(3, (-1, 2))
+        grid = F.pad(x.reshape(len(x), *self.grid, -1), (0, 0, 0, columns % 2, 0, rows % 2))
+        cut = grid.reshape(len(x), (rows + 1) // 2, 2, (columns + 1) // 2, 2, -1)
         joined = cut.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)
         merged: Tensor = self.reduction(self.norm(joined))
         return merged
