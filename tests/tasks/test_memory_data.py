@@ -240,7 +240,7 @@ def test_a_future_of_which_some_values_are_not_known() -> None:
         ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "splits": {"dev": ()}}, r"\['dev'\]; expected"),
         ({"x": np.zeros((9, 5)), "y": np.zeros((8, 2)), "kind": "forecaster"}, r"\(9, 5, 1\)"),
         ({"x": [1.0, 2.0]}, "one series x and a horizon"),
-        (windows(context=np.nan), r"context 3 contains NaN .*\(1 of 20 contexts do\).*with a horiz"),
+        (windows(context=np.nan), r"context 3 contains NaN .*\(1 of 20 contexts do\).*a horizon"),
         (windows(context=np.inf), "context 3 contains NaN or infinite numbers"),
         (windows(future=np.inf), "future 5 contains infinite numbers"),
         (windows(future=(np.nan, np.nan)), "future 5 has no known value"),

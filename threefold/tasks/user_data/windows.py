@@ -83,9 +83,9 @@ def _refuse_unknown(inputs: Array, targets: Array, where: str) -> None:
     if not known.all():
         raise ThreefoldError(
             f"{where}: context {np.argmin(known) + 1} contains NaN or infinite numbers "
-            f"({np.count_nonzero(~known):,} of {len(known):,} contexts do), and windows are used as "
-            "they are; fill them, leave these windows out, or give the whole series as x with a "
-            "horizon, in which missing values are filled and marked"
+            f"({np.count_nonzero(~known):,} of {len(known):,} contexts do), and windows are used "
+            "as they are; fill them, leave these windows out, or give the whole series as x with "
+            "a horizon, in which missing values are filled and marked"
         )
     infinite = np.isinf(targets).reshape(len(targets), -1).any(1)
     empty = np.isnan(targets).reshape(len(targets), -1).all(1)
