@@ -83,7 +83,7 @@ def _refuse_unknown(inputs: Array, targets: Array, where: str) -> None:
     if not known.all():
         raise ThreefoldError(
             f"{where}: context {np.argmin(known) + 1} contains NaN or infinite numbers "
-            f"({np.count_nonzero(~known):,} of {len(known):,} contexts do), and windows are used "
+            f"({np.count_nonzero(~known):,} of {len(inputs):,} contexts do), and windows are used "
             "as they are; fill them, leave these windows out, or give the whole series as x with "
             "a horizon, in which missing values are filled and marked"
         )
@@ -93,5 +93,5 @@ def _refuse_unknown(inputs: Array, targets: Array, where: str) -> None:
         if wrong.any():
             raise ThreefoldError(
                 f"{where}: future {np.argmax(wrong) + 1} {what} ({np.count_nonzero(wrong):,} of "
-                f"{len(wrong):,} do); expected numbers, NaN where one is not known"
+                f"{len(targets):,} do); expected numbers, NaN where one is not known"
             )
