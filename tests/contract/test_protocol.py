@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 
 import threefold
-from tests.contract.kinds import EXAMPLES, mean_loss
+from tests.contract.kinds import EXAMPLES, NETWORKS, mean_loss
 from tests.contract.test_mixers import VARIANTS
 from tests.crossings import count_crossings
 from tests.tolerances import assert_close
@@ -94,7 +94,7 @@ def reading(kind: str) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS if kind not in ELSEWHERE),
+        *((kind, {}) for kind in NETWORKS if kind not in ELSEWHERE),
         ("classifier", {"bidirectional": True}),
         ("tagger", {"bidirectional": True}),
     ],
