@@ -19,7 +19,8 @@ def format_value(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return "–"
     if unit == "percent":
-        return f"{100 * value:.3g} %"
+        shown = 100 * value
+        return f"{shown:.3g} %" if abs(shown) < 999.5 else f"{shown:,.0f} %"
     if unit == "number":
         return format_number(value) if abs(value) >= 1e5 else f"{value:.4g}"
     if unit == "moment":

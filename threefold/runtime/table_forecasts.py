@@ -170,7 +170,8 @@ def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
         return read_table({name: array[:, i] for i, name in enumerate(names)})
     if isinstance(history, Table):
         return history
-    return read_table(history, header=preprocessing.has_header, decimal=preprocessing.decimal)
+    usual = preprocessing.decimal
+    return read_table(history, header=preprocessing.has_header, usual_decimal=usual)
 
 
 def _is_numbers(history: Any) -> bool:

@@ -32,6 +32,7 @@ from threefold.tasks.user_data.description import (
     list_names,
     list_options,
 )
+from threefold.tasks.user_data.questions import refuse_mixed_series
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.tasks.user_data.series_windows import (
@@ -53,6 +54,9 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
         *("target", "features", "time_column", "series_column", "horizon", "length"),
         *("known_future", "missing", "header", "decimal", "resample", "day_first"),
     )
+    chosen = (settings.features, settings.series_column, settings.resample, reading.preprocessing)
+    if all(value is None for value in chosen):
+        refuse_mixed_series(table, found.roles, found.facts)
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
         refuse_missing(table, found, (*found.roles.targets, *found.roles.features))

@@ -64,7 +64,8 @@ def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
     table = [[counts[i][j] for j in chosen] for i in chosen]
     left = len(classes) - len(chosen)
     more = f" The {len(chosen)} commonest of {len(classes)} classes." if left else ""
-    text = f"Each row is a label, each column an answer; dark is a large share of the row.{more}"
+    shades = "the stronger the colour, the larger the share of its row"
+    text = f"Each row is a label, each column an answer; {shades}.{more}"
     yield matrix_chart("Confusion matrix", text, names, table)
 
 
