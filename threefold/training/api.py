@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from threefold.errors import ThreefoldError
@@ -15,6 +17,7 @@ from threefold.tasks.task import Task
 from threefold.tasks.user_data.datasets import batch_size_of
 from threefold.tasks.user_data.settings import join_names
 from threefold.training.config import RunConfig
+from threefold.training.defaults import suit
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, run
 from threefold.training.fine_tuning import open_starting_model, settle
@@ -66,8 +69,9 @@ def train(
     (`threefold config`), which override the arguments: {"data.length": 96}.
     """
     config = _config(_values(locals()), settings or {})
-    prepared, config = _prepare(config, data, from_model)
-    return run(config, None if folder is None else Path(folder), prepared=prepared)
+    started, path = monotonic(), None if folder is None else Path(folder)
+    prepared, config = _prepare(config, data, from_model, path, started)
+    return run(config, path, prepared=prepared)
 
 
 def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -85,7 +89,11 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _prepare(
-    config: RunConfig, data: Any, from_model: Model | str | PathLike[str] | None
+    config: RunConfig,
+    data: Any,
+    from_model: Model | str | PathLike[str] | None,
+    folder: Path | None,
+    started: float,
 ) -> tuple[PreparedRun, RunConfig]:
     """Open the model to start from and the data, and build the model."""
     in_memory = from_model if isinstance(from_model, Model) else None
@@ -96,7 +104,10 @@ def _prepare(
     start = open_start(config) if in_memory is None else open_starting_model(in_memory)
     opened = open_run_data(config, start, source=None if isinstance(data, (str, Path)) else data)
     _tell(opened)
-    return prepare(config, opened, start), config
+    config, opened, chosen = suit(config, opened, start, folder)
+    for name, reason in chosen.items():
+        LOGGER.info("%s was chosen: %s", name, reason)
+    return replace(prepare(config, opened, start, started), chosen=chosen), config
 
 
 def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> RunConfig:
