@@ -29,6 +29,7 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.head_starts import start_head
 from threefold.training.linear_starts import apply_start
 from threefold.training.pretraining import check_pretraining, starts_from_neighbours
 from threefold.training.regular_evaluations import EVALUATIONS, evaluates_regularly
@@ -166,6 +167,8 @@ def build_model(
         else:
             spec = starting_spec(data, settings, start)
             model, takeover = build_from(spec, start, data.preprocessing)
+            if "head" in takeover.new:
+                takeover = replace(takeover, fitted=start_head(model, data))
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
     if isinstance(model, Forecaster) and (takeover is None or "start" in takeover.new):
         options = {**settings.options, "lags": model.lags} if takeover else settings.options

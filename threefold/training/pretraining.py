@@ -36,6 +36,7 @@ from threefold.training.fine_tuning import (
     starting_spec,
     take_over,
 )
+from threefold.training.head_starts import start_head
 from threefold.training.loop import train
 from threefold.training.reporters import Reporter
 from threefold.training.result import Result
@@ -82,6 +83,8 @@ def pretrain(
         reporters=reporters,
     )
     take_over(model, first, "pretraining", heads=False)
+    if result.stopped != "interrupted":
+        start_head(model, data)
     return result
 
 
