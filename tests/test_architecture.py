@@ -74,6 +74,7 @@ MANY_PARAMETERS: dict[str, str] = {
     "threefold.runtime.streaming.stream": "a public operation",
     "threefold.training.api.train": "a public operation",
     "threefold.training.loop.train": "a public operation",
+    "threefold.training.evaluations.evaluation.evaluate": "a public operation",
     "threefold.lab.race.race.compare": "a public operation",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ from threefold.drawing.axes import Axis, interval_ends
 from threefold.drawing.scatter import Dot, dot_chart
 from threefold.drawing.small import curves_figure, png
 from threefold.drawing.text import format_bytes, format_duration, largest, sparkline
+from threefold.drawing.time_ticks import time_axis
 from threefold.training.curves import MAX_POINTS, draw_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -121,3 +123,26 @@ def test_many_names_at_one_place_do_not_cover_each_other() -> None:
     for i, (_, side, y) in enumerate(labels):
         assert all(abs(y - other) >= 12.9 for _, s, other in labels[:i] if s == side)
     assert len(figure.header) == 5
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "first", "count"),
+    [
+        ("2024-01-31 10:07", 90, "10:07:00", 4),
+        ("2024-01-31 10:07", 3600 * 2, "10:30", 4),
+        ("2024-02-28 22:10", 3600 * 8, "29 Feb 00:00", 4),
+        ("2024-02-28 00:00", 0, "00:00:00", 1),
+        ("2023-12-27 03:00", 86_400 * 5, "28 Dec", 5),
+        ("2023-11-20 00:00", 86_400 * 120, "Dec 2023", 4),
+        ("1991-02-01 00:00", 86_400 * 365 * 30, "1995", 6),
+        ("0003-02-01 00:00", 86_400 * 365 * 4000, "3", 2),
+    ],
+)
+def test_an_axis_of_time_has_its_ticks_at_whole_units(
+    start: str, length: float, first: str, count: int
+) -> None:
+    low = (datetime.fromisoformat(start) - datetime(1970, 1, 1)).total_seconds()
+    axis = time_axis("time", low, low + length)
+    assert len(axis.at) == count and axis.label(axis.at[0]) == first
+    assert all(low <= at <= low + length for at in axis.at)
+    assert axis.label(low) in (start, first)

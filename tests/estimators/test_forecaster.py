@@ -138,5 +138,13 @@ def test_what_does_not_fit_is_refused() -> None:
         model.predict(2, fh=[1])
     with pytest.raises(ThreefoldError, match="steps ahead are"):
         model.predict(fh=[0])
+    for several in ({"a": y, "b": y}, [y, y], [y.to_numpy(), y.to_numpy()[:50]]):
+        with pytest.raises(ThreefoldError, match=r"of( 2)? series: a SequenceForecaster reads one"):
+            model.fit(several)
+    levels = pd.MultiIndex.from_product([["a", "b"], range(120)], names=["shop", "day"])
+    with pytest.raises(ThreefoldError, match=r"several levels \(shop, day\): a SequenceForecaster"):
+        model.fit(y.set_axis(levels))
+    model.fit(list(y.to_frame().to_numpy()))  # rows of a table are no series
+    model.fit(y)
     with pytest.raises(ThreefoldError, match="y has no index"):
         model.update([1.0, 2.0])

@@ -24,7 +24,12 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator
 
 from threefold.errors import ThreefoldError
-from threefold.estimators import SequenceClassifier, SequenceRegressor, TextClassifier
+from threefold.estimators import (
+    RocketClassifier,
+    SequenceClassifier,
+    SequenceRegressor,
+    TextClassifier,
+)
 from threefold.estimators.fitting import TrainingExamples, train_model
 from threefold.estimators.neural import PACKED
 from threefold.lab.studies.estimator_defaults import DefaultsStudy
@@ -319,6 +324,30 @@ def test_pickle_is_arrays_and_json_and_works_in_another_process(tmp_path: Path) 
     assert b"torch" not in pickle.dumps({name: state[name] for name in PACKED}).replace(
         b"torch.float64", b""
     )
+
+
+def test_a_refused_fit_changes_nothing() -> None:
+    x, y, _ = waves(20)
+    for model in (SequenceClassifier(**SMALL, steps=2), RocketClassifier(168)):
+        before = model.fit(x, y).predict(x)
+        with pytest.raises(ThreefoldError, match="one class only"):
+            model.fit(x, ["only"] * 20)
+        assert np.array_equal(model.predict(x), before)
+
+
+def test_gaps_in_lists_say_what_to_do() -> None:
+    x, y, _ = waves(20)
+    rows = [row[: 10 + n] for n, row in enumerate(x)]
+    rows[3] = rows[3].copy()
+    rows[3][2] = np.nan
+    model = SequenceClassifier(**SMALL, steps=2)
+    with pytest.raises(
+        ThreefoldError, match=r"X\[3\] contains NaN. Fill the gaps, or say missing="
+    ):
+        model.fit(rows, y)
+    assert np.isfinite(model.set_params(missing="mask").fit(rows, y).predict_proba(rows)).all()
+    with pytest.raises(ThreefoldError, match="RocketClassifier reads finite numbers only"):
+        RocketClassifier(168).fit(rows, y)
 
 
 def test_the_model_is_a_folder_for_everything_else(tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_the_pareto_front() -> None:
         (300, "seconds", "5 min"),
         (3 * 2**20, "bytes", "3 MiB"),
         (0.5, "percent", "50 %"),
+        (12.344, "percent", "1,234 %"),
         (float("inf"), "number", "–"),
     ],
 )

@@ -175,6 +175,30 @@ class TestStart:
         assert done.returncode == 128 + signal.SIGINT
         assert "Traceback" not in done.stderr
 
+    @pytest.mark.parametrize(
+        ("words", "code", "last"),
+        [(["--version"], 0, "at exit"), (["nope"], 2, ""), (["broken"], 1, "ZeroDivisionError")],
+    )
+    def test_a_command_ends_at_once(self, words: list[str], code: int, last: str) -> None:
+        """Taking torch apart lasts longer than a signal may wait."""
+        program = (
+            "import atexit, sys\n"
+            "class Slow:\n    def __del__(self): print('taken apart')\n"
+            "slow = Slow()\n"
+            "import threefold.cli.app as a\n"
+            "a.app.command('broken')(lambda: 1 / 0)\n"
+            "from threefold.cli import main\n"
+            "original, a.main = a.main, lambda given: (atexit.register(print, 'at exit'), "
+            "original(given))\n"
+            "main()"
+        )
+        call = [sys.executable, "-c", program, *words]
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert "taken apart" not in done.stdout
+        assert done.stdout.endswith("at exit\n")
+        assert last in done.stdout + done.stderr
+
     def test_narrow_encoding(self) -> None:
         done = run("mixers", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
         assert "S = S? + ?(k)?v" in done.stdout, done.stderr

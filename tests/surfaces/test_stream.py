@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -401,7 +402,8 @@ def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.Mon
     meter.start -= 10
     meter.show(1000, 500)
     meter.close()
-    assert "elements/s" in screen.getvalue() and "0:00:30 left" in screen.getvalue()
+    assert "elements/s" in screen.getvalue()
+    assert re.search("0:00:[3-5][0-9] left", screen.getvalue())
     assert ("\x1b[" in screen.getvalue()) == terminal
     if not terminal:
         assert "1,000 B of 3.91 KiB (25%)" in screen.getvalue()

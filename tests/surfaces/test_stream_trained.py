@@ -108,7 +108,7 @@ def test_a_missing_column_is_refused(workdir: Path) -> None:
     assert "a.csv:1: the column small is missing; the model was trained on big, small" in message
     assert "the table begins with big, tiny" in message
     (workdir / "b.csv").write_text("1000,0.1\n1001,0.2\n")
-    assert "the column big, small is missing" in refused("stream", "flow", "b.csv")
+    assert "the columns big, small are missing" in refused("stream", "flow", "b.csv")
     chosen = lines_of(good("stream", "flow", "b.csv", "--columns", "1,2"))
     assert [row["position"] for row in chosen] == [0, 1]
     (workdir / "c.csv.gz").write_bytes(b"\x1f\x8b")
@@ -164,7 +164,7 @@ def test_missing_cells_are_met_as_told(workdir: Path, home: Path) -> None:
     (workdir / "torn.csv").write_text("small,big\n0.1,1000\n0.1\n0,1001\n")
     done = here("stream", "flow", "torn.csv")
     assert len(lines_of(done.stdout)) == 2
-    assert "1 lines were not rows of the table, and were left out" in done.stderr
+    assert "1 line was not a row of the table, and was left out" in done.stderr
 
 
 class TestNewRows:

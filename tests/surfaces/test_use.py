@@ -406,7 +406,8 @@ def test_forecast_beyond_the_trained_horizon_is_told(
     assert [row["step"] for row in rows] == list(range(1, 10))
     assert set(rows[0]) == {"step", "time", "flow", "flow_q0.1", "flow_q0.9"}
     assert rows[0]["time"] == "2024-01-17 16:00" and "trained to forecast 4 steps" in err
-    assert plot.read_text().startswith("<svg")
+    drawn = plot.read_text()
+    assert drawn.startswith("<svg") and ">17 Jan" in drawn and "steps from" not in drawn
     assert rows[:4] == list(threefold.predict(folder, history))
 
 
@@ -432,10 +433,10 @@ BAD_INPUTS = [
     ("labels", "empty.csv", "empty.csv:2: the input is empty"),
     ("conll", "reviews.csv", "trained on texts that were not in a table"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
-    ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
+    ("columns", "flow.csv", "the columns pressure, time are missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
     ("columns", "slow.csv", "one row every 3 hours .* trained on one every 1 hour"),
-    ("regression", "reviews.csv", "the column rooms, area, age is missing"),
+    ("regression", "reviews.csv", "the columns rooms, area, age are missing"),
     ("sounds", "fast.wav", "16000 samples per second, but the model was trained on 8000"),
     ("images", "large.png", "9 × 5 pixels, but the model was trained on 4 × 5"),
     ("ts", "reviews.csv", "trained on sequences that were not in a table"),

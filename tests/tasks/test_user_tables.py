@@ -340,6 +340,13 @@ def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", "x", [('"1,001"',), ("1001",)])
     one, other = model.predict(new)
     assert one == other
+    # Cells that show their sign are read so, whatever that of the training data was.
+    points = model.predict(write(tmp_path / "points.csv", "x", [("2500.5",), ("1001.25",)]))
+    commas = tmp_path / "commas.csv"
+    commas.write_text("x;note\n2500,5;a\n1.001,25;b\n")
+    assert list(model.predict(commas)) == list(points)
+    commas.write_text("x;y\n2500,5;3\n1.001,25;2\n")
+    assert threefold.evaluate(model, commas)["n"] == 2
 
 
 # ----------------------------------------------------------- identifiers, texts beside numbers
@@ -417,3 +424,24 @@ def test_a_number_per_group_is_regressed(tmp_path: Path) -> None:
     assert asked(path, group_column="window", target="vibration") == [
         "--kind forecaster --series-column window --target vibration"
     ]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), (7, 12)])
+def test_rows_of_several_series_are_not_taken_for_one(
+    names: tuple[Any, Any], tmp_path: Path
+) -> None:
+    rows = []
+    for hour in range(60):
+        when, wave = f"2024-01-{1 + hour // 24:02} {hour % 24:02}:00", 2 + np.sin(hour / 4)
+        rows += [f"{when},{names[0]},{wave:.3f}", f"{when},{names[1]},{1000 * wave:.1f}"]
+    path = tmp_path / "machines.csv"
+    path.write_text("\n".join(["when,machine,load", *rows]))
+    known = {"target": "load", "horizon": 2}
+    with pytest.raises(AmbiguousError, match="once for each machine: several") as why:
+        user_task(path, ReadSettings(**known))
+    assert [text.split("    ")[1] for text in why.value.options] == ["a series each", "one series"]
+    for answer in ({"series_column": "machine"}, {"features": "machine"}):
+        assert user_task(path, ReadSettings(**known, **answer)).size("train")
+    # A second row now and then is no other series.
+    path.write_text("\n".join(["when,machine,load", *rows[::2], rows[1]]))
+    assert user_task(path, ReadSettings(**known)).size("train")

@@ -7,12 +7,14 @@ cannot be used, with one message on stderr · 3 another of several processes say
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 __all__ = ["main"]
@@ -21,13 +23,36 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; always raises SystemExit."""
+    """Run the command line; always raises SystemExit.  Without arguments it is the program."""
+    ending = Ending()
+    if arguments is None:
+        atexit.register(ending)  # before all others, so that it runs after them
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
     from threefold.cli.app import main as run
 
-    run(arguments)
+    try:
+        run(arguments)
+    except SystemExit as ended:
+        ending.code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+
+
+class Ending:
+    """Ends the process when all other functions that run at exit are done.
+
+    The interpreter would first take torch apart, object by object: half a second for each command,
+    many times that on a busy machine, in which a second signal would change the exit code.
+    """
+
+    code = 1  # unless the program says otherwise: an exception that was not expected
+
+    def __call__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or None
+                stream.flush()
+        os._exit(self.code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -75,6 +75,7 @@ app.add_typer(words.words)
 lab.lab.command("fine-tuning")(lab_fine_tuning.fine_tuning)
 lab.lab.command()(lab_streams.alarms)
 lab.lab.command()(lab_defaults.defaults)
+lab.lab.command()(lab_streams.streams)
 app.add_typer(lab.lab)
 
 

@@ -109,6 +109,7 @@ def compare(
     group_column: options.GroupColumn = None,
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
+    known_future: options.KnownFuture = None,
     overrides: options.Set = None,
     plugins: options.Plugins = None,
     as_json: options.AsJson = False,
@@ -181,7 +182,7 @@ class PlainProgress:
 
 def show(report: Report, folder: Path) -> None:
     """Print the verdict, the warnings, the table, and where the page is."""
-    from threefold.lab.report.evidence import best_lines, evidence
+    from threefold.lab.report.evidence import best_lines, evidence, use_commands
     from threefold.lab.report.tables import columns
 
     table = columns(report)
@@ -198,5 +199,5 @@ def show(report: Report, folder: Path) -> None:
     output.say(f"\nreport: {folder / 'report.html'}")
     for line in best_lines(report):
         output.say(line)
-    if report.best is not None:
-        output.say(f"use it: {report.best.command}")
+    for command in use_commands(report):
+        output.say(f"use it: {command}")

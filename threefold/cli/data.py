@@ -146,6 +146,7 @@ def check(
     group_column: options.GroupColumn = None,
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
+    known_future: options.KnownFuture = None,
     overrides: options.Set = None,
     as_json: AsJson = False,
 ) -> None:

@@ -37,6 +37,14 @@ Stride = Annotated[
 Season = Annotated[
     int | None, typer.Option(min=1, help="Forecasters: rows of a season; default: by time stamps.")
 ]
+ByPosition = Annotated[
+    bool,
+    typer.Option(
+        "--by-position",
+        help="Texts and series: also the errors along one stream of up to 1,000,000 elements, "
+        "with the state carried all the way.",
+    ),
+]
 Page = Annotated[
     bool, typer.Option("--page", help=f"Write a page with figures to RUN/{PAGE} or to --output.")
 ]
@@ -58,6 +66,7 @@ def evaluate(
     unknown: Unknown = "refuse",
     stride: Stride = 1,
     season: Season = None,
+    by_position: ByPosition = False,
     page: Page = False,
     weights: options.Weights = None,
     output_file: Output = None,
@@ -77,7 +86,7 @@ def evaluate(
     path = _page_path(model, page, output_file)
     keep_memory()
     asked: dict[str, Any] = {"unknown": unknown, "stride": stride, "season": season}
-    asked["settings"] = overrides or ()
+    asked |= {"by_position": by_position, "settings": overrides or ()}
     with output.progress_bar("evaluating") as show:
         if weights is None:
             evaluation = measure(model, data, split, on_progress=show, **asked)

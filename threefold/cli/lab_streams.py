@@ -1,7 +1,8 @@
-"""`threefold lab alarms`: studies of streams."""
+"""`threefold lab alarms` and `threefold lab streams`: studies of streams."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,3 +22,19 @@ def alarms(
     from threefold.lab.studies.alarms import AlarmStudy, lines
 
     say_lines(lines(kinds or (), AlarmStudy(steps=steps, clean=clean, seed=seed)))
+
+
+def streams(
+    text: Annotated[Path, typer.Argument(help="A text of 4 MB or more, to end with 1 MB.")],
+    mixers: Annotated[
+        str | None, typer.Option(help="Comma-separated; default: mamba,gru,gla,linear_attention.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 400,
+    figure: Annotated[Path | None, typer.Option(help="File for the figure (SVG).")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure bits per byte along a stream, for models trained on windows and on streams."""
+    from threefold.lab.studies.streams import StreamStudy, lines
+
+    names = [name.strip() for name in (mixers or "").split(",") if name.strip()]
+    say_lines(lines(text, names, StreamStudy(steps=steps, seed=seed), figure))

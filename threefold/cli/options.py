@@ -43,6 +43,10 @@ SeriesColumn = Annotated[
     str | None, typer.Option(help="Tables: rows with one value of this column are one time series.")
 ]
 Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
+KnownFuture = Annotated[
+    str | None,
+    typer.Option(help="Time series: features that are known for the rows to forecast, e.g. a,b."),
+]
 
 
 Weights = Annotated[
@@ -81,6 +85,7 @@ TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard
 
 DATA_OPTIONS = (
     *("kind", "target", "features", "time_column", "group_column", "series_column", "horizon"),
+    "known_future",
 )
 
 

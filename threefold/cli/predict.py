@@ -84,6 +84,10 @@ def forecast(
         str, typer.Argument(metavar="FILE", help="Table with the values so far; - for stdin.")
     ],
     horizon: Horizon = None,
+    future: Annotated[
+        Path | None,
+        typer.Option(help="Table with the known inputs of the rows to forecast (--known-future)."),
+    ] = None,
     output_file: Output = None,
     plot: Plot = None,
     plugins: options.Plugins = None,
@@ -102,7 +106,8 @@ def forecast(
             f"{model}: a {network.kind} model cannot forecast; use `threefold predict {model} …`"
         )
     table = _read_history(history)
-    answers = answer(network, table, horizon=horizon)
+    later = None if future is None else _read_history(str(future))
+    answers = answer(network, table, horizon=horizon, future=later)
     write_answers(answers, output_file, as_json)
     if plot is not None:
         _draw(network, table, answers, plot)
@@ -154,7 +159,7 @@ def _read_stdin(model: Model) -> list[Any]:
         return [line for line in decode_text(content, "-").splitlines() if line.strip()]
     known = model.preprocessing
     assert known is not None  # a model without preprocessing reads text
-    return [read_table(content, header=known.has_header, decimal=known.decimal)]
+    return [read_table(content, header=known.has_header, usual_decimal=known.decimal)]
 
 
 def _is_existing(text: str) -> bool:

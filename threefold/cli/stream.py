@@ -266,12 +266,17 @@ def check_different(*files: str | Path | None) -> None:
 def warn_of_growth(job: StreamJob) -> None:
     """Print a note if memory is not constant, as with attention, which stores what it has read."""
     model: Any = job.stream.model
+    from threefold.models.stream_limits import stream_warning
+
     if job.stream.settings.context != "all":
         return
     growth = (model.state_size(1 << 16) - model.state_size(1 << 15)) >> 15
     if growth:
         note = f"Note: the state of this model grows by {growth:,} bytes with each element."
         print(note, file=sys.stderr)
+    warning = stream_warning(model)
+    if warning:
+        output.note(warning)
 
 
 def run(job: StreamJob, interrupts: Interrupts, quiet: bool, command: str) -> None:

@@ -90,6 +90,7 @@ def train(
     group_column: options.GroupColumn = None,
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
+    known_future: options.KnownFuture = None,
     embedding: Embedding = None,
     from_model: From = None,
     adapters: Adapters = None,

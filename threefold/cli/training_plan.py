@@ -37,6 +37,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *([] if prepared.takeover is None else [("from", prepared.takeover.shown)]),
             *_start_facts(config, prepared),
             ("parameters", _parameters(config, model)),
+            *_stream_facts(config, model),
             *_ensemble_facts(config),
             *_augmentation_facts(config),
             *_chosen_facts(config, prepared),
@@ -112,6 +113,19 @@ def _start_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, st
     """The linear forecast that a forecaster starts from."""
     start = None if prepared.takeover else prepared.data.linear_start(config.model)
     return [] if start is None else [("starts from", start.sentence)]
+
+
+def _stream_facts(config: RunConfig, model: Model) -> list[tuple[str, str]]:
+    """How long a state is carried, and what a stream may do to this model."""
+    from threefold.models.stream_limits import stream_warning
+
+    settings, facts = config.training, []
+    if settings.carry_state:
+        facts.append(("state", f"carried over up to {settings.reset_every} batches"))
+    windowed = model.kind == "forecaster" and not settings.carry_state
+    if model.streams and not windowed and (warning := stream_warning(model)):
+        facts.append(("on a stream", warning))
+    return facts
 
 
 def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:

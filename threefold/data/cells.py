@@ -104,6 +104,21 @@ def usable_number(cell: Any, decimal: str = ".", *, grouped: bool = False) -> fl
     return number if number is not None and abs(number) <= LARGEST_NUMBER else None
 
 
+def number_of_one_cell(cell: Any, decimal: str | None, *, comma: bool = False) -> float | None:
+    """The usable number in a cell whose column is not known yet, as in a stream.
+
+    decimal: the sign that the model was trained with, if that is known; else the cell must show it,
+    and a comma that may be either sign is a decimal one if `comma`.
+    """
+    if not isinstance(cell, str) or not ("," in cell or decimal == ","):
+        return usable_number(cell, decimal or ".", grouped=decimal is not None)
+    if decimal is not None:
+        return usable_number(cell, decimal, grouped=True)
+    shown_sign = decimal_sign([cell])
+    sign = shown_sign or ("," if comma else ".")
+    return usable_number(cell, sign, grouped=shown_sign is not None)
+
+
 def resembles_number(cell: Any) -> bool:
     """Whether a reader would see a number, even one that is not read: 1,001 or 1e300 or 12 %."""
     if not isinstance(cell, str):

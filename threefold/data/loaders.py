@@ -69,7 +69,8 @@ class TokenStream:
         step 0   a b c   g h i                  step 1   d e f   j k l
 
     Targets are the next tokens.  Every epoch begins at another position, drawn from (seed, epoch),
-    and wraps around; all lanes restart with it.
+    and wraps around; all lanes restart with it.  reset_every: batches after which a lane restarts
+    with an empty state, each at another time; None: only with an epoch.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class TokenStream:
         batch_size: int,
         length: int,
         seed: int = 0,
+        reset_every: int | None = None,
     ) -> None:
         taken = batch_size * length
         self.steps_per_epoch = (len(tokens) - 1) // taken if taken > 0 else 0
         if self.steps_per_epoch == 0:
             raise ThreefoldError(_too_short("a token stream", len(tokens), taken + 1))
         self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
+        self.reset_every = reset_every
         self._text = _Text(tokens, length + 1)
 
     def __call__(self, step: int) -> Batch:
@@ -91,6 +94,9 @@ class TokenStream:
         lanes = np.arange(self.batch_size) * (self.steps_per_epoch * self.length)
         first = self._offset(epoch) + lanes + chunk * self.length
         starts = torch.full((self.batch_size,), chunk == 0)
+        if self.reset_every is not None:
+            delays = torch.arange(self.batch_size) * self.reset_every // self.batch_size
+            starts |= (chunk + delays) % self.reset_every == 0
         return self._text.cut(first, starts)
 
     def _offset(self, epoch: int) -> int:

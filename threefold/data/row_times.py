@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 from statistics import median
 from typing import Any
 
@@ -65,23 +66,24 @@ class RowTimes:
         self.day_first, self.checked, self.timed = day_first, checked, timed
         self.is_chosen = False  # the format
         self.first_times: dict[str, list[float]] = {}  # of each series
+        self.last_rows: dict[str, list[Any]] = {}  # of each series: time and numbers
+        self.continued: list[str] = []  # series of which no later row has come since `restart`
+        self.repeated = self.read_before = 0  # rows of this input that are left out
 
     def choose_format(self, cells: Sequence[str]) -> None:
         """Find the format from the first cells of a stream, unless it is known."""
         known = [cell for cell in cells if not is_missing(cell)]
         if self.is_chosen or not known:
             return
+        axis = self.trained
         if not all(self.trained.parse(cell) is not None for cell in known):
             form = detect_format(self.trained.name, known)
             if form is not None:
-                self._use(self._text_of(form, known[0]), form.zone)
-        problem = other_clock(self.trained, self.axis) if self.timed else None
+                axis = replace(axis, format=self._text_of(form, known[0]), zone=form.zone)
+        problem = other_clock(self.trained, axis) if self.timed else None
         if problem is not None:
             raise ThreefoldError(problem)
-        self.is_chosen = True
-
-    def _use(self, text: str, zone: str) -> None:
-        self.axis, self.is_chosen = replace(self.trained, format=text, zone=zone), True
+        self.axis, self.is_chosen = axis, True
 
     def _text_of(self, form: TimeFormat, cell: str) -> str:
         """The format; of several, that of training or the one that was chosen there."""
@@ -95,6 +97,46 @@ class RowTimes:
             f"{self.trained.name}: is {shown(cell)} written with the day or the month first? the "
             f"model was trained on times such as {self.trained.stamp(0)}; write them so"
         )
+
+    def was_read(self, series: str, cell: str, numbers: Sequence[float]) -> bool:
+        """Whether a row is to be left out: it repeats the one before it, or was read before.
+
+        A new input may begin with rows that the one before it had; they end at the first later row.
+        """
+        if is_missing(cell):
+            return False
+        row = [cell, [None if isnan(number) else number for number in numbers]]
+        last = self.last_rows.get(series)
+        if last == row and series not in self.continued:
+            self.repeated += 1
+            return True
+        if last is not None and series in self.continued:
+            time, before = self.axis.parse(cell), self.axis.parse(last[0])
+            if time is not None and before is not None and time <= before:
+                self.read_before += 1
+                return True
+            self.continued.remove(series)
+        self.last_rows[series] = row
+        return False
+
+    def restart(self) -> None:
+        """Expect rows of a new input, which continues the one so far."""
+        self.continued = list(self.last_rows)
+        self.repeated = self.read_before = 0
+
+    def notes(self) -> list[str]:
+        """What is to be told of rows that were left out."""
+        told = []
+        if count := self.repeated:
+            what = "1 row repeats" if count == 1 else f"{count:,} rows repeat"
+            told.append(f"{what} the row before, time and all, and {_was(count)} left out")
+        if count := self.read_before:
+            what = "1 row is" if count == 1 else f"{count:,} rows are"
+            told.append(
+                f"{what} not later than the last row of the input before, and {_was(count)} left "
+                "out"
+            )
+        return told
 
     def check_step(self, series: str, cell: str) -> None:
         """Refuse a series whose first rows are further apart, or closer, than those of training."""
@@ -117,13 +159,23 @@ class RowTimes:
         return {
             "format": [self.axis.format, self.axis.zone] if self.is_chosen else None,
             "first_times": {name: list(times) for name, times in self.first_times.items()},
+            "last_rows": dict(self.last_rows),
+            "left_out": [list(self.continued), self.repeated, self.read_before],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue with the result of `state`; a format that has been found is kept."""
         if state["format"] is not None:
-            self._use(*state["format"])
+            text, zone = state["format"]
+            self.axis, self.is_chosen = replace(self.trained, format=text, zone=zone), True
         self.first_times = {name: list(times) for name, times in state["first_times"].items()}
+        self.last_rows = dict(state.get("last_rows", {}))
+        continued, self.repeated, self.read_before = state.get("left_out", ([], 0, 0))
+        self.continued = list(continued)
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _date_of(form: str) -> str:

@@ -10,7 +10,6 @@ missing values are refused.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -24,11 +23,13 @@ from threefold.data.cells import (
     LARGEST_NUMBER,
     is_missing,
     label_of,
+    number_of_one_cell,
     resembles_number,
     shown,
     text_of,
-    usable_number,
+    why_not_a_number,
 )
+from threefold.data.preprocessing.categories import unseen_note
 from threefold.data.readers import UTF_16_MARKS
 from threefold.data.row_times import RowTimes
 from threefold.data.stream_encoders import (
@@ -37,11 +38,16 @@ from threefold.data.stream_encoders import (
     UnreadableError,
     complete_lines,
 )
-from threefold.data.table_formats import json_object
+from threefold.data.stream_lines import (
+    CANDIDATE_SEPARATORS,
+    JSON_LINES,
+    BadLineError,
+    cell_at,
+    decoded_line,
+    missing_columns,
+    split_line,
+)
 from threefold.errors import ThreefoldError, nearest, option
-
-CANDIDATE_SEPARATORS = "\t;,|"  # of table columns, in the order in which a line is searched
-JSON_LINES = "{"  # instead of a separator
 
 
 def row_type(size: int) -> np.dtype[Any]:
@@ -59,7 +65,8 @@ class RowLayout:
     limits: lowest and highest believed number of each column; others are missing.
     refuses: missing numbers are errors.  columns: those of the table to read instead of `names`,
     by name or number from 1.  header: None if the first line shows it.  categories: the known ones
-    of columns that hold no numbers; their codes begin at 1, and an unknown one is 0.
+    of columns that hold no numbers; their codes begin at 1, and an unknown one is 0.  decimal: the
+    sign that training was told or shown; other signs then separate thousands.
     """
 
     names: tuple[str, ...]
@@ -71,6 +78,7 @@ class RowLayout:
     columns: tuple[str, ...] | None = None
     header: bool | None = None
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    decimal: str | None = None
 
     def __post_init__(self) -> None:
         if self.columns is not None and len(self.columns) != len(self.names):
@@ -105,6 +113,7 @@ class RowEncoder(Encoder):
         self.line = 0  # of the input, the last one that was read
         # By column: how many cells had an unknown category, and the line and cell of the first.
         self.unseen: dict[str, tuple[int, int, str]] = {}
+        self.unreadable: tuple[int, str] | None = None  # line of the first odd cell, and why
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         data = self._with_line_feeds(data)
@@ -120,7 +129,7 @@ class RowEncoder(Encoder):
                 places.append(at)
             at += len(line)
         if self.times is not None and rows:
-            self._check_times(self.times, rows, places)
+            rows = self._new_rows(self.times, rows, places)
         return np.array(rows, dtype=self.type), used
 
     def _with_line_feeds(self, data: bytes) -> bytes:
@@ -132,18 +141,23 @@ class RowEncoder(Encoder):
             self.ends_in_return = re.match(rb"[^\r\n]*\r[^\n]", data) is not None
         return data.replace(b"\r", b"\n") if self.ends_in_return else data
 
-    def _check_times(
+    def _new_rows(
         self, times: RowTimes, rows: Sequence[tuple[Any, ...]], places: Sequence[int]
-    ) -> None:
-        at = places[0]
+    ) -> list[tuple[Any, ...]]:
+        """The rows without those that were read before; their times are checked."""
+        at, new = places[0], []
         try:
             times.choose_format([time for _, time, _, _ in rows])
-            for place, (_, time, series, skipped) in zip(places, rows, strict=True):
+            for place, row in zip(places, rows, strict=True):
                 at = place
-                if not skipped:
-                    times.check_step(series, time)
+                numbers, time, series, skipped = row
+                if skipped or not times.was_read(series, time, numbers):
+                    new.append(row)
+                    if not skipped:
+                        times.check_step(series, time)
         except ThreefoldError as error:
             raise UnreadableError(at, str(error)) from error
+        return new
 
     def settings(self) -> dict[str, Any]:
         names = (
@@ -156,7 +170,8 @@ class RowEncoder(Encoder):
             "line",
         )
         times = {} if self.times is None else {"times": self.times.state()}
-        return {name: getattr(self, name) for name in names} | times | {"unseen": dict(self.unseen)}
+        told = {"unseen": dict(self.unseen), "unreadable": self.unreadable}
+        return {name: getattr(self, name) for name in names} | times | told
 
     def restore(self, settings: dict[str, Any]) -> None:
         times = settings.get("times")
@@ -168,20 +183,33 @@ class RowEncoder(Encoder):
     def restart(self) -> None:
         """Expect a header, or more lines with the columns so far."""
         self.expects_header = True
-        self.line, self.unseen = 0, {}
+        self.line, self.unseen, self.unreadable = 0, {}, None
+        if self.times is not None:
+            self.times.restart()
+
+    def notes(self, name: str) -> list[str]:
+        """What is to be told of the cells and rows of an input with this name."""
+        told = [
+            unseen_note(column, self.layout.categories[column], count, first, f"{name}:{line}")
+            for column, (count, line, first) in self.unseen.items()
+        ]
+        if self.unreadable is not None:
+            line, what = self.unreadable
+            told.append(f"the first cell that is not a usable number is in {name}:{line}: {what}")
+        return told if self.times is None else [*told, *self.times.notes()]
 
     def _element(self, data: bytes, at: int) -> tuple[Any, ...] | None:
         """The record of a line; None for an empty line and for the header."""
         try:
-            line = _decoded(data)
+            line = decoded_line(data)
             if not line:
                 return None
             if self.expects_header:
                 return self._first_line(line)
-            return self._row(self._split(line))
+            return self._row(split_line(line, self.separator))
         except _BadCellError as error:
             raise UnreadableError(at, str(error)) from error
-        except _BadLineError as error:
+        except BadLineError as error:
             if self.layout.refuses or self.expects_header:
                 raise UnreadableError(at, str(error)) from error
             return (np.full(len(self.layout.names), np.nan), "", "", True)
@@ -192,7 +220,7 @@ class RowEncoder(Encoder):
         if not line.startswith(JSON_LINES):
             separator = next((sign for sign in CANDIDATE_SEPARATORS if sign in line), ",")
         before, self.separator = self.separator, separator
-        cells = self._split(line)
+        cells = split_line(line, self.separator)
         if isinstance(cells, Mapping):
             self._choose_keys(cells)
         elif self._is_header(cells):
@@ -202,7 +230,7 @@ class RowEncoder(Encoder):
         elif not self.places:
             self._choose_by_number(cells)
         elif separator != before or len(cells) != self.cells:
-            raise _BadLineError(
+            raise BadLineError(
                 f"{len(cells)} cells, but the rows so far had {self.cells}; begin with the line of "
                 f"names {', '.join(self.layout.wanted)}"
             )
@@ -218,17 +246,17 @@ class RowEncoder(Encoder):
         if layout.named and layout.columns is None:
             if self.places:
                 return False
-            raise _BadLineError(_missing_columns(layout.wanted, layout.wanted, cells))
+            raise BadLineError(missing_columns(layout.wanted, layout.wanted, cells))
         return not all(resembles_number(cell) or is_missing(cell) for cell in cells)
 
     def _choose_by_name(self, cells: Sequence[str]) -> None:
         layout = self.layout
         twice = next((name for name in cells if name and cells.count(name) > 1), None)
         if twice is not None:
-            raise _BadLineError(f"two columns have the same name, {twice!r}: {', '.join(cells)}")
+            raise BadLineError(f"two columns have the same name, {twice!r}: {', '.join(cells)}")
         missing = [name for name in layout.wanted if name not in cells]
         if missing:
-            raise _BadLineError(_missing_columns(missing, layout.wanted, cells))
+            raise BadLineError(missing_columns(missing, layout.wanted, cells))
         names = {name: index for index, name in enumerate(cells)}
         numbers = self._numbers_in(cells, names)
         extra = [None if name is None else names[name] for name in (layout.time, layout.series)]
@@ -242,7 +270,7 @@ class RowEncoder(Encoder):
             names = {f"c{i}": i - 1 for i in range(1, len(cells) + 1)}
             missing = [name for name in layout.wanted if name not in names]
             if missing:
-                raise _BadLineError(_missing_columns(missing, layout.wanted, cells))
+                raise BadLineError(missing_columns(missing, layout.wanted, cells))
             extra = [None if name is None else names[name] for name in (layout.time, layout.series)]
         else:
             extra = [None, None]
@@ -254,7 +282,7 @@ class RowEncoder(Encoder):
         wanted = layout.columns or (layout.names if layout.named else None)
         if wanted is None:
             if len(cells) != len(layout.names):
-                raise _BadLineError(
+                raise BadLineError(
                     f"{len(cells)} columns ({', '.join(cells[:6])}); the model reads "
                     f"{len(layout.names)} numbers per element; choose columns"
                 )
@@ -262,7 +290,7 @@ class RowEncoder(Encoder):
         numbers = {str(index + 1): index for index in range(len(cells))}
         for column in wanted:
             if column not in names and column not in numbers:
-                raise _BadLineError(f"no column {column!r}; {nearest(column, names or numbers)}")
+                raise BadLineError(f"no column {column!r}; {nearest(column, names or numbers)}")
         return [names.get(column, numbers.get(column, 0)) for column in wanted]
 
     def _choose_keys(self, row: Mapping[str, Any]) -> None:
@@ -271,41 +299,25 @@ class RowEncoder(Encoder):
         if not layout.named and layout.columns is None:
             names = tuple(row)
             if len(names) != len(layout.names):
-                raise _BadLineError(
+                raise BadLineError(
                     f"{len(names)} names ({', '.join(names[:6])}); the model reads "
                     f"{len(layout.names)} numbers per element; choose columns"
                 )
         wanted = [*names, *filter(None, (layout.time, layout.series))]
         missing = [name for name in wanted if name not in row]
         if missing:
-            raise _BadLineError(_missing_columns(missing, wanted, list(row)))
+            raise BadLineError(missing_columns(missing, wanted, list(row)))
         self.places = [*names, layout.time, layout.series]
         self.ignored = [name for name in row if name not in self.places]
 
-    def _split(self, line: str) -> Any:
-        """The cells of a line: a list, or a mapping for JSON lines."""
-        if self.separator == JSON_LINES:
-            try:
-                return json_object(line)
-            except ValueError as error:
-                raise _BadLineError(str(error)) from error
-        if '"' not in line:
-            return [cell.strip() for cell in line.split(self.separator)]
-        try:
-            return [
-                c.strip() for c in next(csv.reader([line], delimiter=self.separator, strict=True))
-            ]
-        except csv.Error as error:
-            raise _BadLineError(f"not a table row ({error})") from error
-
     def _row(self, cells: Any) -> tuple[Any, ...]:
         if isinstance(cells, list) and len(cells) != self.cells:
-            raise _BadLineError(f"{len(cells)} cells, expected {self.cells}")
+            raise BadLineError(f"{len(cells)} cells, expected {self.cells}")
         *numbers, time, series = self.places
-        values = [self._number(i, _at(cells, place)) for i, place in enumerate(numbers)]
-        when, name = _at(cells, time), _at(cells, series)
+        values = [self._number(i, cell_at(cells, place)) for i, place in enumerate(numbers)]
+        when, name = cell_at(cells, time), cell_at(cells, series)
         if series is not None and is_missing(name):
-            raise _BadLineError(f"{self.layout.series}, the name of the series, is missing")
+            raise BadLineError(f"{self.layout.series}, the name of the series, is missing")
         return (
             values,
             "" if when is None else text_of(when),
@@ -332,50 +344,33 @@ class RowEncoder(Encoder):
     def _number(self, column: int, cell: Any) -> float:
         if self.layout.names[column] in self.layout.categories:
             return self._code(self.layout.names[column], cell)
-        decimal = "," if self.separator == ";" and isinstance(cell, str) and "," in cell else "."
-        number = usable_number(cell, decimal)
+        decimal, comma = self.layout.decimal, self.separator == ";"
+        number = number_of_one_cell(cell, decimal, comma=comma)
         low, high = self.limits[column]
         if number is not None and low <= number <= high:
             return number
+        if not self.layout.refuses and (is_missing(cell) or self.unreadable is not None):
+            return math.nan
+        name = self.layout.names[column] if self.layout.named else self.places[column] + 1
+        why = f"far outside the training data, expected {low:.4g} to {high:.4g}"
+        if number is None:
+            why = "expected a finite number"
+            if resembles_number(cell) and not is_missing(cell):
+                why = _why_not_read(cell, decimal)
+        what = f"column {name} is {shown(cell)}; {why}"
         if self.layout.refuses:
-            name = self.layout.names[column] if self.layout.named else self.places[column] + 1
-            why = (
-                "expected a finite number"
-                if number is None
-                else (f"far outside the training data, expected {low:.4g} to {high:.4g}")
-            )
-            raise _BadCellError(
-                f"column {name} is {shown(cell)}; {why}; {option('missing', 'carry')} repeats the "
-                "last value"
-            )
+            raise _BadCellError(f"{what}; {option('missing', 'carry')} repeats the last value")
+        self.unreadable = (self.line, what)
         return math.nan
-
-
-class _BadLineError(Exception):
-    """A line that is not a row of the table."""
 
 
 class _BadCellError(Exception):
     """A number that is missing, and must not be."""
 
 
-def _at(cells: Any, place: Any) -> Any:
-    if place is None:
-        return None
-    return cells.get(place) if isinstance(cells, Mapping) else cells[place]
-
-
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode().strip("\r\n \ufeff")
-    except UnicodeDecodeError as error:
-        raise _BadLineError(f"0x{data[error.start]:02x} is not valid UTF-8") from error
-
-
-def _missing_columns(missing: Sequence[str], wanted: Sequence[str], cells: Sequence[str]) -> str:
-    found = ", ".join(shown(cell)[1:-1] for cell in cells[:12])
-    return (
-        f"the column {', '.join(missing)} is missing; the model was trained on "
-        f"{', '.join(wanted)}, the table begins with {found}; {option('columns')} says which "
-        "columns to read"
-    )
+def _why_not_read(cell: Any, decimal: str | None) -> str:
+    """Why what looks like a number is not read as one."""
+    if decimal is None:
+        return why_not_a_number(cell)
+    sign = {",": "comma", ".": "point"}[decimal]
+    return f"the model was trained on numbers with a decimal {sign}"

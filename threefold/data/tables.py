@@ -67,6 +67,7 @@ class Table:
         *,
         place: str = "line",
         decimal: str | None = None,
+        usual_decimal: str | None = None,
         notes: Sequence[str] = (),
         folder: Path = Path(),
     ) -> None:
@@ -75,6 +76,7 @@ class Table:
         self.line_numbers = line_numbers
         self.place = place
         self.decimal = decimal
+        self.usual_decimal = usual_decimal  # where cells do not show it
         self.notes = list(notes)
         self.folder = folder
         self._decimals: dict[str, str | None] | None = None
@@ -103,6 +105,7 @@ class Table:
         cells = {name: [column[i] for i in order] for name, column in self.cells.items()}
         lines = [self.line_numbers[i] for i in order]
         how = {"place": self.place, "decimal": self.decimal, "folder": self.folder}
+        how["usual_decimal"] = self.usual_decimal
         return Table(self.name, cells, lines, notes=self.notes, **how)  # type: ignore[arg-type]
 
     def texts(self, name: str, *, allow_empty: bool = False) -> list[str]:
@@ -178,7 +181,9 @@ class Table:
 
     def is_grouped(self, name: str) -> bool:
         """Whether commas or points separate thousands: the decimal sign is told, or cells show."""
-        return self.decimal is not None or shows_groups(self.cells[name], self.decimal_of(name))
+        sign = self.decimal_of(name)
+        is_told = self.decimal is not None or self.usual_decimal == sign
+        return is_told or shows_groups(self.cells[name], sign)
 
     def decimal_of(self, name: str) -> str:
         """The decimal sign of a column: as told, as its cells show, or as other columns show."""
@@ -188,7 +193,7 @@ class Table:
             self._decimals = {key: decimal_sign(cells) for key, cells in self.cells.items()}
         sign = self._decimals[name]
         commas = "," in self._decimals.values() and "." not in self._decimals.values()
-        return sign or ("," if commas else ".")
+        return sign or self.usual_decimal or ("," if commas else ".")
 
 
 def read_table(
@@ -196,12 +201,14 @@ def read_table(
     *,
     header: bool | None = None,
     decimal: str | None = None,
+    usual_decimal: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Table:
     """Read a table from a file, bytes, a pandas or polars DataFrame, a mapping or an array.
 
     header: whether the first line of a file has the names of the columns; None: if that is clear.
-    decimal: "." or ","; None: as the cells of each column show.  columns: these must exist.
+    decimal: "." or ","; None: as the cells of each column show.  usual_decimal: that of columns
+    whose cells do not show it.  columns: these must exist.
     """
     if decimal not in (None, ".", ","):
         raise ThreefoldError(f'decimal is {decimal!r}; expected "." or ","')
@@ -209,6 +216,7 @@ def read_table(
     if rows.names is None:
         _name_columns(name, rows, header, columns)
     table = _as_table(name, rows, decimal)
+    table.usual_decimal = usual_decimal
     if isinstance(source, str | Path):
         table.folder = Path(source).parent
     for column in columns or ():

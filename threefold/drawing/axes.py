@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from threefold.drawing.text import format_value
@@ -19,15 +19,16 @@ class Axis:
     """What an axis shows; `better` says which end is good: "low", "high" or "" for neither."""
 
     title: str
-    unit: str = "count"  # count, seconds, bytes, number or percent
+    unit: str = "count"  # count, seconds, bytes, number, percent or moment (seconds since 1970)
     logarithmic: bool = False
     better: str = ""
     at: tuple[float, ...] = field(default=())  # ticks, instead of round values
     least: float = -math.inf  # no value is lower, e.g. 0 for an error
+    names: Mapping[float, str] = field(default_factory=dict, compare=False)  # of ticks
 
     def label(self, value: float) -> str:
         """A value in the unit of this axis."""
-        return format_value(value, self.unit)
+        return self.names.get(value) or format_value(value, self.unit)
 
 
 @dataclass(frozen=True)

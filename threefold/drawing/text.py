@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import fmean
 
@@ -18,9 +19,13 @@ def format_value(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return "–"
     if unit == "percent":
-        return f"{100 * value:.3g} %"
+        shown = 100 * value
+        return f"{shown:.3g} %" if abs(shown) < 999.5 else f"{shown:,.0f} %"
     if unit == "number":
         return format_number(value) if abs(value) >= 1e5 else f"{value:.4g}"
+    if unit == "moment":
+        moment = datetime(1970, 1, 1) + timedelta(seconds=round(value))
+        return moment.isoformat(" ", "minutes" if moment.second == 0 else "seconds")
     return {"bytes": format_bytes, "seconds": format_seconds}.get(unit, format_count)(value)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.classical.leave_one_out import choose_temperature, fit_leave_one_out
+from threefold.classical.whole_sequences import Readout, rows_of
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.estimators.fitting import softmax
 
@@ -63,3 +64,18 @@ class ReservoirReadout:
         features = reservoir_features(rows, self.seed).numpy() / self.spread
         answers: Array = features @ self.weight + self.offset
         return softmax(answers / self.temperature) if self.temperature else answers
+
+
+@dataclass(frozen=True)
+class ReservoirRidge(Readout):
+    """The same of a batch of padded series, as an answer to whole sequences."""
+
+    seed: int
+
+    @staticmethod
+    def features(inputs: Tensor, lengths: Tensor | None, seed: int) -> Tensor:
+        """Features [N, F] of series [N, L, D]."""
+        return reservoir_features(rows_of(inputs, lengths), seed)
+
+    def __call__(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.read(self.features(inputs, lengths, self.seed))

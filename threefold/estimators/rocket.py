@@ -88,11 +88,12 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         _check_length(batch, labels)
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
+        found, numbers = np.unique(labels, return_inverse=True)
+        if len(found) < 2:
             raise ThreefoldError(
-                f"y contains one class only, {self.classes_.tolist()[0]!r}; expected at least two"
+                f"y contains one class only, {found.tolist()[0]!r}; expected at least two"
             )
+        self.classes_ = found
         signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
         batch, weights, kept = _counted(batch, sample_weight)
         fit = self._fit(batch, torch.from_numpy(signs[kept]), weights)

@@ -103,9 +103,10 @@ class SequenceClassifier(ClassifierMixin, _OfSequences):  # type: ignore[misc]
         """Train on sequences and their classes."""
         rows = self._rows(X, reset=True)
         labels = checked_labels(y, len(rows))
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        found, numbers = np.unique(labels, return_inverse=True)
         weights = checked_weights(sample_weight, len(rows))
-        refuse_one_class(self.classes_, numbers, weights)
+        refuse_one_class(found, numbers, weights)
+        self.classes_ = found
         self._fit_examples(TrainingExamples(rows, numbers, weights), class_names(self.classes_))
         return self
 

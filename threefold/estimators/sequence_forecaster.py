@@ -24,7 +24,12 @@ from threefold.estimators.forecast_fitting import (
 )
 from threefold.estimators.neural import NeuralEstimator
 from threefold.estimators.racing import race_names, verdict
-from threefold.estimators.time_index import check_order, continue_index, describe_index
+from threefold.estimators.time_index import (
+    check_one_series,
+    check_order,
+    continue_index,
+    describe_index,
+)
 from threefold.models.model import Model
 from threefold.runtime.table_forecasts import forecast_series
 from threefold.tasks.user_data.series_windows import TimeSeries
@@ -310,6 +315,7 @@ class SequenceForecaster(NeuralEstimator):
 def _matrix(data: Any, name: str, missing: str) -> tuple[Array, tuple[str, ...]]:
     """Numbers [time, columns] and the names of the columns."""
     names = [str(column) for column in data.columns] if hasattr(data, "columns") else []
+    check_one_series(data, name)
     try:
         values: Array = np.asarray(data, np.float64)
     except (TypeError, ValueError) as error:

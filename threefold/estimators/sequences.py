@@ -52,11 +52,11 @@ def read_sequences(
     finite: Any = True if missing == "refuse" else "allow-nan"
     if _has_lists(data):
         _check_feature_names(estimator, data, reset=reset)
-        batch = _ragged(_cells(data), finite)
+        batch = _ragged(estimator, _cells(data), finite)
         if reset:
             estimator.n_features_in_ = len(getattr(data, "columns", (0,)))
     elif _is_ragged(data):
-        batch = _ragged(data, finite)
+        batch = _ragged(estimator, data, finite)
         if reset:
             estimator.n_features_in_ = batch.values.shape[1]
     else:
@@ -85,17 +85,27 @@ def _validated(estimator: Any, data: Any, reset: bool, finite: Any) -> Array:
         array: Array = validate_data(estimator, data, reset=reset, **checks)
     except ValueError as error:
         first = str(error).partition("\n")[0]
-        if "contains NaN" in first and hasattr(estimator, "missing"):
-            raise ThreefoldError(
-                f'{first} Fill the gaps, or say missing="carry" (repeat the last value) or "mask" '
-                f"({type(estimator).__name__} is told to refuse NaN)"
-            ) from error
+        _refuse_gaps(estimator, error)
         if "could not convert" in first and (texts := _text_columns(data)):
             raise ThreefoldError(
                 f"X has columns that are not numbers: {', '.join(texts)} ({first}); leave them out"
             ) from error
         raise
     return array
+
+
+def _refuse_gaps(estimator: Any, error: ValueError) -> None:
+    """Say what to do about NaN, if that is what scikit-learn complains of."""
+    first = str(error).partition("\n")[0]
+    if "contains NaN" in first:
+        name = type(estimator).__name__
+        told = f"Fill the gaps: {name} reads finite numbers only"
+        if hasattr(estimator, "missing"):
+            told = (
+                'Fill the gaps, or say missing="carry" (repeat the last value) or "mask" '
+                f"({name} is told to refuse NaN)"
+            )
+        raise ThreefoldError(f"{first} {told}") from error
 
 
 def _text_columns(data: Any) -> list[str]:
@@ -170,16 +180,20 @@ def _is_ragged(data: Any) -> bool:
     return len(shapes) > 1 or any(len(shape) == 2 for shape in shapes)
 
 
-def _ragged(data: Any, finite: Any = True) -> SequenceBatch:
+def _ragged(estimator: Any, data: Any, finite: Any = True) -> SequenceBatch:
     rows = []
     for number, row in enumerate(data):
-        checked = check_array(
-            np.asarray(row),
-            ensure_2d=False,
-            dtype=np.float64,
-            input_name=f"X[{number}]",
-            ensure_all_finite=finite,
-        )
+        try:
+            checked = check_array(
+                np.asarray(row),
+                ensure_2d=False,
+                dtype=np.float64,
+                input_name=f"X[{number}]",
+                ensure_all_finite=finite,
+            )
+        except ValueError as error:
+            _refuse_gaps(estimator, error)
+            raise
         rows.append(torch.from_numpy(checked.reshape(len(checked), -1)))
     channels = {row.shape[1] for row in rows}
     if len(channels) > 1:

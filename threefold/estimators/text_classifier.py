@@ -88,9 +88,10 @@ class TextClassifier(ClassifierMixin, NeuralEstimator):  # type: ignore[misc]
         """Train on texts and their classes."""
         texts = read_texts(X)
         labels = checked_labels(y, len(texts))
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        found, numbers = np.unique(labels, return_inverse=True)
         weights = checked_weights(sample_weight, len(texts))
-        refuse_one_class(self.classes_, numbers, weights)
+        refuse_one_class(found, numbers, weights)
+        self.classes_ = found
         self._fit_examples(TrainingExamples(texts, numbers, weights), class_names(self.classes_))
         return self
 

@@ -13,10 +13,30 @@ import numpy as np
 
 from threefold.errors import ThreefoldError
 
+SEVERAL = (
+    "a SequenceForecaster reads one series, with one column or several that belong together; make "
+    "each series a column (y.unstack(…)), fit one forecaster for each, or train one model of all: "
+    "`threefold train FILE --series-column NAME`, threefold.train(…, series_column=NAME)"
+)
+
+
+def check_one_series(data: Any, name: str) -> None:
+    """Refuse a mapping or a list of several series, which would be read as rows."""
+    if hasattr(data, "keys") and not hasattr(data, "columns") and not hasattr(data, "index"):
+        raise ThreefoldError(f"{name} is a {type(data).__name__} of series: {SEVERAL}")
+    if isinstance(data, (list, tuple)) and len(data):
+        lengths = {np.shape(row)[:1] for row in data if not isinstance(row, (list, tuple))}
+        # Rows of a table have as many numbers as there are columns: few, and all the same.
+        if lengths - {()} and (len(lengths) > 1 or len(data) < max(lengths)[0]):
+            raise ThreefoldError(f"{name} is a list of {len(data)} series: {SEVERAL}")
+
 
 def describe_index(index: Any) -> dict[str, Any]:
     """The end of an index of pandas and its step, as JSON values."""
     kind = type(index).__name__
+    if kind == "MultiIndex":
+        names = ", ".join(str(name) for name in index.names)
+        raise ThreefoldError(f"the index of y has several levels ({names}): {SEVERAL}")
     name = None if index.name is None else str(index.name)
     if kind == "PeriodIndex":
         return {"kind": "period", "last": str(index[-1]), "freq": index.freqstr, "name": name}

@@ -6,6 +6,8 @@ Arora et al. 2024, "Simple Linear Attention Language Models Balance the Recall-T
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from threefold.layers.linear_attention import LinearAttention
@@ -21,6 +23,8 @@ class Based(Mixer):
     features and `local_attention`.)  Causal: step, chunk and parallel.  State: one matrix per head
     of 1 + F + F (F + 1)/2 features, F = `key_size`, and the last window − 1 keys and values.
     """
+
+    remembers: ClassVar[str] = "adds up all elements, and none of them fades"
 
     def __init__(
         self, width: int, *, heads: int | None = None, key_size: int = 16, window: int = 64

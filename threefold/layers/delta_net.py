@@ -29,6 +29,7 @@ class DeltaNet(Mixer):
     With `taps` = 0 there is no convolution; SiLU stays, as in the authors' code.
     """
 
+    remembers: ClassVar[str] = "replaces what it stored under a key, but nothing fades"
     gate_parameters: ClassVar[tuple[str, ...]] = ("strength",)
 
     def __init__(

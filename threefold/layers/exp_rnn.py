@@ -33,6 +33,7 @@ class ExpRNN(StructuredCellMixer):
 
     slow: ClassVar[tuple[str, ...]] = ("recurrent",)
     no_decay: ClassVar[tuple[str, ...]] = ("bias",)
+    remembers: ClassVar[str] = "turns its state, which does not fade"
     gate_parameters: ClassVar[tuple[str, ...]] = ()
 
     def __init__(

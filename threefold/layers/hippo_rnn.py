@@ -36,6 +36,7 @@ class HippoRNN(Mixer):
 
     forms = CellMixer.forms
     refusals: ClassVar[Mapping[str, str]] = CellMixer.refusals
+    remembers: ClassVar[str] = "weighs all elements so far alike"
     gate_parameters: ClassVar[tuple[str, ...]] = ("input",)
 
     def __init__(

@@ -34,6 +34,7 @@ class LinearAttention(Mixer):
     output would grow with the length, so each head goes through an RMS norm (Qin et al. 2022).
     """
 
+    remembers: ClassVar[str] = "adds up all elements, and none of them fades"
     gate_parameters: ClassVar[tuple[str, ...]] = ("query", "key")
 
     def __init__(

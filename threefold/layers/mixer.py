@@ -44,6 +44,8 @@ class Mixer(Placed, Recordable, ABC):
     # Modules and parameters that set gates, decays and time steps: the contract tests drive them to
     # ±10000; names that end in "_log" are of logarithms, which stay within ±50.
     gate_parameters: ClassVar[tuple[str, ...]] = ()
+    # What its state does instead of fading, on streams longer than training; "": it fades.
+    remembers: ClassVar[str] = ""
     # Why a form is not available, by its name.
     refusals: ClassVar[Mapping[str, str]] = {}
 

@@ -38,6 +38,7 @@ class Performer(Mixer):
     no state.
     """
 
+    remembers: ClassVar[str] = "adds up all elements, and none of them fades"
     gate_parameters: ClassVar[tuple[str, ...]] = ("heads.query", "heads.key")
 
     def __init__(

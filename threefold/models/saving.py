@@ -248,7 +248,8 @@ def _card(config: ModelConfig) -> str:
     facts = {
         "mixers": ", ".join(f"`{name}`" for name, _ in spec.entries),
         "network": spec.option("network", ""),
-        "width × depth": f"{spec.width} × {spec.depth}",
+        "method": spec.option("method", ""),
+        "width × depth": "" if spec.kind == "simple" else f"{spec.width} × {spec.depth}",
         "vocabulary": spec.vocabulary if spec.entries else "",
         "channel mixer": f"`{spec.channel_entry[0]}`" if spec.entries else "",
         "dtype": config.dtype,

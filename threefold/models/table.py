@@ -209,6 +209,20 @@ _KINDS = (
         },
         "token",
     ),
+    Kind(
+        "simple",
+        "SimpleModel",
+        {
+            "method": "majority",
+            "answers": "classifier",  # the kind of model that it stands for
+            "classes": 0,  # 0: numbers
+            "outputs": 1,
+            "input_size": 0,  # 0: tokens
+            "numbers": {},  # of the method
+            "tensors": {},  # dtype and shape by name
+        },
+        has_mixers=False,
+    ),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}

@@ -2,6 +2,7 @@
 
     classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
     regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
+    simple       as classifier or regressor
     masked       {"text"}, with its gaps filled                xlnet               {"text", "bits"}
     captioner    {"text"}                                      hierarchical        as classifier
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
@@ -51,20 +52,24 @@ def predict(
     *,
     batch_size: int = BATCH_SIZE,
     horizon: int | None = None,
+    future: Any = None,
     on_progress: Progress | None = None,
 ) -> Answers:
     """Answer raw inputs: texts, paths, data frames, arrays, or lists of them.
 
     model: a model, or the folder of one or of a run.  horizon: steps of a forecast, default those
-    that were trained.  on_progress: called with the numbers of answered
-    inputs and of all inputs.
+    that were trained.  future: a table of the known inputs of the rows to forecast, for a model
+    that reads them; default: rows behind the last target.  on_progress: called with the numbers of
+    answered inputs and of all inputs.
     """
     network = model if isinstance(model, Model) else load(model)
     preprocessing = find_preprocessing(network)
     if network.kind == "forecaster":
-        return forecast_table(network, preprocessing, inputs, horizon)
+        return forecast_table(network, preprocessing, inputs, horizon, future)
     if horizon is not None:
         raise ThreefoldError(f"horizon is {horizon}, but this is a {network.kind} model")
+    if future is not None:
+        raise ThreefoldError(f"future rows are given, but this is a {network.kind} model")
     rows = read_raw_inputs(preprocessing, inputs)
     encoded = [encode(preprocessing.inputs, row) for row in rows]
     full = [number for number, elements in enumerate(encoded) if len(elements)]
@@ -192,6 +197,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
         **dict.fromkeys(IMAGE_KINDS, _labels),
         "hierarchical": _labels,
         "regressor": _numbers,
+        "simple": _of_simple,
         "tagger": _tags,
         "language": _continuations,
         "masked": _filled,
@@ -232,6 +238,11 @@ def _numbers(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list
     if len(scale.columns) == 1:
         return [{"value": row[0]} for row in values]
     return [dict(zip(scale.columns, row, strict=True)) for row in values]
+
+
+def _of_simple(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    answers = _labels if model.spec.option("classes") else _numbers
+    return answers(model, preprocessing, batch)
 
 
 def _tags(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from threefold.data.preprocessing.categories import unseen_note
 from threefold.data.stream_rows import RowEncoder
 from threefold.errors import ThreefoldError, option
 from threefold.models.saving import OpenedModel
@@ -97,7 +96,7 @@ class StreamJob:
                 f"{path}: was started as {saved['format']}, but now the format is {file_format}; "
                 "use the same format"
             )
-        if not same and path is not None and (path.is_file() or path.is_dir()):  # not a device
+        if not same and path is not None and _is_in_the_way(path):
             raise ThreefoldError(f"{path}: exists already; choose another name, or delete it")
         self.output = ScoreFile(path, file_format, saved["size"] if same else None)
         if same:
@@ -114,9 +113,11 @@ class StreamJob:
         try:
             self._run_chunks(should_stop, on_chunk)
         except ThreefoldError:
-            with suppress(ThreefoldError):  # the chunks before the error are valid
-                self.save()
-            self._remove_empty_output()
+            if self.elements or self.note:
+                with suppress(ThreefoldError):  # the chunks before the error are valid
+                    self.save()
+            else:
+                self._remove_empty_output()
             raise
         self.save()
         self.stream.source.close()
@@ -127,14 +128,14 @@ class StreamJob:
     def _remove_empty_output(self) -> None:
         """Leave no empty file behind that would be in the way of the next attempt."""
         path = None if self.output is None else self.output.path
-        if self.output is None or path is None or self.output.size or self.state_path is not None:
+        if self.output is None or path is None or self.output.size:
             return
         self.output.close()
         if path.is_file():  # not a device
             path.unlink()
 
     def _run_chunks(self, should_stop: Callable[[], bool], on_chunk: Callable[[], None]) -> None:
-        saved = time.monotonic()
+        saved = -SAVE_SECONDS  # after the first chunk, so that its output does not block a restart
         while not should_stop():
             try:
                 scores = next(self.stream, None)
@@ -186,7 +187,7 @@ class StreamJob:
         output_path = None if output is None else output.path
         speed = round(self.elements / self.seconds, 1) if self.seconds > 0 else None
         read = stream.reader.summary()
-        if notes := [*read.get("notes", []), *self._unseen_notes(), *self._band_notes()]:
+        if notes := [*read.get("notes", []), *self._row_notes(), *self._band_notes()]:
             read["notes"] = notes
         return {
             "input": stream.source.name,
@@ -205,16 +206,10 @@ class StreamJob:
             **read,
         }
 
-    def _unseen_notes(self) -> list[str]:
-        """Which categories of a table training has not seen."""
+    def _row_notes(self) -> list[str]:
+        """What was odd in the cells and rows of a table."""
         source = self.stream.source
-        if not isinstance(source.encoder, RowEncoder):
-            return []
-        categories = source.encoder.layout.categories
-        return [
-            unseen_note(name, categories[name], count, first, f"{source.name}:{line}")
-            for name, (count, line, first) in source.encoder.unseen.items()
-        ]
+        return source.encoder.notes(source.name) if isinstance(source.encoder, RowEncoder) else []
 
     def _band_notes(self) -> list[str]:
         """Which bands of the forecasts rest on too few windows."""
@@ -222,3 +217,8 @@ class StreamJob:
         if calibration is None or self.stream.settings.mode != "predict":
             return []
         return list(calibration.notes)
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether something would be lost: a killed stream may have left an empty file."""
+    return path.is_dir() or (path.is_file() and path.stat().st_size > 0)  # not a device

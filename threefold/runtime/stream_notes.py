@@ -20,21 +20,31 @@ def oddities(
         listed = ", ".join(f"{name} {count:,}" for name, count in missing.items())
         marked = "" if masked is None else _marked(missing, masked)
         notes.append(
-            f"{counts['missing']:,} rows had missing or absurd values ({listed}), replaced by "
+            f"{_rows(counts['missing'])} had missing or absurd values ({listed}), replaced by "
             f"the last value of the column{marked}"
         )
     if counts["skipped"]:
-        notes.append(f"{counts['skipped']:,} lines were not rows of the table, and were left out")
+        several = f"{counts['skipped']:,} lines were not rows of the table, and were left out"
+        one = "1 line was not a row of the table, and was left out"
+        notes.append(one if counts["skipped"] == 1 else several)
     if counts["unsorted"]:
-        did = "read as they came" if not binned else "left out"
-        notes.append(f"{counts['unsorted']:,} rows were not in the order of time, and were {did}")
+        came = "it came" if counts["unsorted"] == 1 else "they came"
+        did = f"read as {came}" if not binned else "left out"
+        were = "was" if counts["unsorted"] == 1 else "were"
+        rows = _rows(counts["unsorted"])
+        notes.append(f"{rows} {were} not in the order of time, and {were} {did}")
     if counts["untimed"]:
-        did = "" if not binned else ", and were left out"
-        notes.append(f"{counts['untimed']:,} rows had no time that could be read{did}")
+        were = "was" if counts["untimed"] == 1 else "were"
+        did = "" if not binned else f", and {were} left out"
+        notes.append(f"{_rows(counts['untimed'])} had no time that could be read{did}")
     if counts["gaps"]:
         gaps = "one gap" if counts["gaps"] == 1 else f"{counts['gaps']:,} gaps"
         notes.append(f"{gaps} in time; rows were taken as equally spaced")
     return notes
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def _marked(missing: Counter[str], masked: Sequence[str]) -> str:

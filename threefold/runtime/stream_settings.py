@@ -125,7 +125,8 @@ def _defaults(model: Any) -> dict[str, Any]:
     sound = None if preprocessing is None else preprocessing.inputs.find(ReadSound)
     frames = None if preprocessing is None else preprocessing.inputs.find(SoundFrames)
     rate = 0 if sound is None else sound.rate // (1 if frames is None else frames.hop)
-    context = None if preprocessing is None else preprocessing.context
+    windowed = preprocessing is not None and not preprocessing.carried
+    context = preprocessing.context if windowed else None
     return {
         "mode": default_mode(model),
         "chunk_size": SENTENCES if model.kind == "hierarchical" else plan_chunk_size(model),

@@ -188,6 +188,12 @@ def _refuse_sound_settings(settings: InputSettings) -> None:
 
 def _open_rows(model: Any, data: Input, settings: InputSettings, wait: Wait | None) -> StreamInput:
     preprocessing: Preprocessing | None = model.preprocessing
+    if preprocessing is not None and preprocessing.known_future:
+        raise ThreefoldError(
+            f"the model reads {', '.join(preprocessing.known_future)} of rows to come, which a "
+            "stream does not have; use `threefold forecast MODEL FILE` with the rows so far and "
+            "those to come, or train without known future inputs"
+        )
     policy = _policy(model, settings.missing)
     columns = column_names(model)
     reader = RowReader(model, columns, preprocessing, policy)
@@ -269,6 +275,7 @@ def _layout(
         chosen,
         preprocessing.header,
         preprocessing.categories,
+        preprocessing.decimal,
     )
 
 

@@ -7,6 +7,7 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from threefold.errors import AmbiguousError, ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
+from threefold.runtime.future_rows import future_values, join_future, split_future
 from threefold.tasks.user_data.series import read_series
 from threefold.tasks.user_data.series_windows import TimeSeries
 from threefold.tasks.user_data.settings import ReadSettings
@@ -34,17 +36,28 @@ MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
 
 
 def forecast_table(
-    model: Any, preprocessing: Preprocessing, history: Any, horizon: int | None = None
+    model: Any,
+    preprocessing: Preprocessing,
+    history: Any,
+    horizon: int | None = None,
+    future: Any = None,
 ) -> Answers:
-    """Forecast the rows after those of a path, data frame, mapping or array of columns."""
+    """Forecast the rows after those of a path, data frame, mapping or array of columns.
+
+    future: the known inputs of the rows to forecast, if they do not follow the history.
+    """
     steps = _checked_horizon(horizon, preprocessing.horizon or 1)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     table = _as_table(history, preprocessing)
-    for series in history_series(preprocessing, table):
+    if future is not None:
+        table = join_future(table, _as_table(future, preprocessing), preprocessing)
+    for whole in history_series(preprocessing, table):
+        series, later = split_future(preprocessing, whole)
         own = preprocessing.of_series(series.name, series.values)
         refuse_unknown_past(own, series)
-        levels, values = forecast_series(model, own, series, steps)
+        ahead = future_values(own, series, later, steps)
+        levels, values = forecast_series(model, own, series, steps, ahead)
         rows += _rows(series, own, levels, values)
         notes += [*(note.what for note in series.notes), *_notes(own, series, steps)]
         if not preprocessing.knows_series(series.name):
@@ -60,12 +73,14 @@ def forecast_table(
 def _checked_horizon(horizon: int | None, trained: int) -> int:
     steps = trained if horizon is None else horizon
     most = max(MOST_STEPS, MOST_HORIZONS * trained)
-    if not 1 <= steps <= most:
+    whole = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if not whole or not 1 <= steps <= most:
+        given = f"{steps:,}" if whole else repr(steps)
         raise ThreefoldError(
-            f"horizon is {steps:,}; expected 1 to {most:,} steps (the model was trained to "
+            f"horizon is {given}; expected 1 to {most:,} steps (the model was trained to "
             f"forecast {trained:,})"
         )
-    return steps
+    return int(steps)
 
 
 def refuse_unknown_past(preprocessing: Preprocessing, series: TimeSeries) -> None:
@@ -155,7 +170,8 @@ def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
         return read_table({name: array[:, i] for i, name in enumerate(names)})
     if isinstance(history, Table):
         return history
-    return read_table(history, header=preprocessing.has_header, decimal=preprocessing.decimal)
+    usual = preprocessing.decimal
+    return read_table(history, header=preprocessing.has_header, usual_decimal=usual)
 
 
 def _is_numbers(history: Any) -> bool:
@@ -163,12 +179,27 @@ def _is_numbers(history: Any) -> bool:
 
 
 def forecast_series(
-    model: Forecaster, preprocessing: Preprocessing, series: TimeSeries, steps: int
+    model: Forecaster,
+    preprocessing: Preprocessing,
+    series: TimeSeries,
+    steps: int,
+    ahead: Array | None = None,
 ) -> tuple[list[float | None], Array]:
-    """Levels (None: the point forecast) and values [steps, targets, levels] in original units."""
+    """Levels (None: the point forecast) and values [steps, targets, levels] in original units.
+
+    ahead: the rows to forecast, as far as they are known (`future_values`); default: what follows
+    the last target of the series.
+    """
+    if ahead is None:
+        series, future = split_future(preprocessing, series)
+        ahead = future_values(preprocessing, series, future, steps)
     context, targets = preprocessing.context or len(series.values), len(preprocessing.roles.targets)
-    inputs = preprocessing.encode_rows(series.values, series.times)[-context:]
-    rows = torch.from_numpy(inputs).to(model.device, model.dtype)
+    encoded, count = _encoded(preprocessing, series, ahead), len(series.values)
+    rows = torch.from_numpy(encoded[max(0, count - context) : count]).to(model.device, model.dtype)
+    known = [place - targets for place in preprocessing.known_places]
+    known += range(
+        encoded.shape[1] - targets - preprocessing.current_size, encoded.shape[1] - targets
+    )
     blocks: list[Tensor] = []
     state, done = None, 0
     last_inputs = rows[-1:, targets:]
@@ -179,9 +210,9 @@ def forecast_series(
             blocks.append(forecast[0, -1])
             point = model.point_forecast(forecast[0, -1])
             others = last_inputs.repeat(len(point), 1)
-            if preprocessing.calendar:
-                later = _later_calendar(preprocessing, series, done, len(point))
-                others[:, -later.shape[1] :] = torch.from_numpy(later).to(others)
+            first = count + done
+            later = encoded[first : first + len(point), targets:]
+            others[:, known] = torch.from_numpy(later[:, known]).to(others)
             rows = torch.cat([point, others], -1)
             done += len(point)
     outputs = torch.cat(blocks)[:steps]
@@ -190,15 +221,16 @@ def forecast_series(
     return levels, np.stack([invert(part) for part in scaled], -1)
 
 
-def _later_calendar(
-    preprocessing: Preprocessing, series: TimeSeries, done: int, count: int
-) -> Array:
-    """The calendar of forecast rows."""
-    axis = series.axis
-    assert axis is not None  # a calendar was read from it
-    times = [axis.seconds(step, after=series.last) for step in range(done + 1, done + count + 1)]
-    later: Array = preprocessing.calendar_of(np.array(times))
-    return later
+def _encoded(preprocessing: Preprocessing, series: TimeSeries, ahead: Array) -> Array:
+    """The inputs of the history and of the rows to forecast."""
+    times = None
+    if preprocessing.calendar and series.times is not None:
+        axis = series.axis
+        assert axis is not None  # the times were read with it
+        later = [axis.seconds(step, after=series.last) for step in range(1, len(ahead) + 1)]
+        times = np.concatenate([series.times, later])
+    rows: Array = preprocessing.encode_rows(np.concatenate([series.values, ahead]), times)
+    return rows
 
 
 def forecast_levels(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:
@@ -235,7 +267,8 @@ def _notes(preprocessing: Preprocessing, series: TimeSeries, steps: int) -> list
     notes = []
     trained, context = preprocessing.horizon or 1, preprocessing.context or 1
     if steps > trained:
-        held = "; the other inputs keep their last values" if preprocessing.roles.features else ""
+        others = set(preprocessing.roles.features) - set(preprocessing.known_future)
+        held = "; the other inputs keep their last values" if others else ""
         notes.append(
             f"the model was trained to forecast {trained} steps; later steps are forecast from its "
             f"own forecasts, and their quantiles are too narrow{held}"

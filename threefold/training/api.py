@@ -25,7 +25,7 @@ from threefold.training.preparation import PreparedRun, open_run_data, open_star
 from threefold.training.training_data import TrainingData
 
 Names = str | int | Sequence[str | int]  # of columns
-COLUMNS = ("target", "features", "time_column", "group_column", "series_column")
+COLUMNS = ("target", "features", "time_column", "group_column", "series_column", "known_future")
 LOGGER = logging.getLogger("threefold.training")
 
 
@@ -45,6 +45,7 @@ def train(
     group_column: str | int | None = None,
     series_column: str | int | None = None,
     horizon: int | None = None,
+    known_future: Names | None = None,
     from_model: Model | str | PathLike[str] | None = None,
     adapters: int | None = None,
     pretrain: bool = False,
@@ -61,17 +62,28 @@ def train(
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,
     as a list or separated by commas.  time_column: in the order of which rows follow each other.
     group_column, series_column: rows with one value of it are one sequence or one time series.
-    horizon: rows to forecast.  from_model: a trained model, or its folder, to start from: blocks,
-    tokenizer, columns and scaling are kept, the head too if kind and labels are the same.
-    adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  pretrain:
-    first learn to predict the next element, also from rows without a label.  ensemble: how many
-    models to train from other seeds, whose answers are averaged.  settings: others by full names
-    (`threefold config`), which override the arguments: {"data.length": 96}.
+    horizon: rows to forecast.  known_future: features that are known for these rows, too.
+    from_model: a trained model, or its folder, to start from: blocks, tokenizer, columns and
+    scaling are kept, the head too if kind and labels are the same.  adapters: a rank, e.g. 8; then
+    only the head and low-rank adapters are trained.  pretrain: first learn to predict the next
+    element, also from rows without a label.  ensemble: how many models to train from other seeds,
+    whose answers are averaged.  settings: others by full names (`threefold config`), which
+    override the arguments: {"data.length": 96}.
     """
+    _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
     started, path = monotonic(), None if folder is None else Path(folder)
     prepared, config = _prepare(config, data, from_model, path, started)
     return run(config, path, prepared=prepared)
+
+
+def _check_types(folder: Any, settings: Any) -> None:
+    if not isinstance(folder, str | PathLike | None):
+        raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
+    if not isinstance(settings, Mapping | None):
+        raise ThreefoldError(
+            f"settings: expected a mapping of full names to values, got {settings!r}"
+        )
 
 
 def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -79,7 +91,7 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     data, seed = arguments["data"], arguments["seed"]
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read = {name: _join_names(name, arguments[name]) for name in COLUMNS}
     read["pretrain"] = arguments["pretrain"] or None
     read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
     model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
@@ -122,10 +134,12 @@ def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> R
     return RunConfig.read({part: _given(section) for part, section in values.items()})
 
 
-def _join_names(names: Names | None) -> Any:
+def _join_names(option: str, names: Names | None) -> Any:
     """Names of columns as the settings have them, separated by commas; None stays None."""
     if names is None or isinstance(names, str):
         return names
+    if not isinstance(names, int | Sequence):
+        raise ThreefoldError(f"{option} is {names!r}; expected names of columns, or their numbers")
     return join_names([str(name) for name in ([names] if isinstance(names, int) else names)])
 
 

@@ -57,6 +57,8 @@ class DataSettings(Section):
     """Tables: rows with the same value of this column are one time series."""
     horizon: Count | None = None
     """Series: number of steps to forecast; default: an eighth of the length."""
+    known_future: str | None = None
+    """Series: features whose values are known for the rows to forecast, separated by commas."""
     resample: str | None = None
     """Series: the step to which rows are averaged, e.g. 15m, 1h, 1d; default: as recorded."""
     day_first: bool | None = None

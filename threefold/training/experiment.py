@@ -37,6 +37,7 @@ from threefold.training.reporters import LoggingReporter, Reporter, SampleReport
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.stream_errors import choose_past
 from threefold.training.summary import summarize, title_of
 from threefold.training.target_errors import TargetErrors
 from threefold.training.training_data import TrainingData
@@ -202,11 +203,12 @@ def _conclude(
     on_test: Progress | None = None,
 ) -> TrainedRun:
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
-    data, model, scores = prepared.data, prepared.model.eval(), None
+    data, model, scores, carried = prepared.data, prepared.model.eval(), None, None
     errors = TargetErrors.of(data)
     if isinstance(model, Forecaster) and trained.finished:
         timed = config.training.time is not None
         model.calibration = calibrate(model, data, prepared.valid_examples if timed else None)
+        carried = choose_past(model, data) if config.training.carry_state else None
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
@@ -217,6 +219,8 @@ def _conclude(
     start = None if prepared.takeover else data.linear_start(config.model)
     if start is not None:
         summary["linear_start"] = start.summary()
+    if carried is not None:
+        summary["carried_state"] = carried
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
     if scores is not None and scores[1] < data.task.size("test"):

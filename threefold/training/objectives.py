@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.data.loaders import IGNORE, Batch
-from threefold.memory.state import State
+from threefold.memory.state import POSITION, State
 from threefold.models.encoder_decoder import EncoderDecoder
 from threefold.models.forecaster import Forecaster, future_values
 from threefold.runtime.generation import generate
@@ -206,34 +206,46 @@ class ForecastObjective:
         progress: float = 0.0,
     ) -> BatchLoss:
         assert isinstance(model, Forecaster)  # its spec says what the targets are
+        carry = carry and model.training  # evaluated from windows
+        before = None if state is None or not carry else carry_state(state, rows.starts)
         series, exogenous = model.split_inputs(rows.inputs)
-        forecast, _ = model(series, None, exogenous=exogenous)
+        forecast, after = model(series, before, exogenous=exogenous)
         future = rows.targets.reshape(len(series), -1, model.channels)
         target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
         known = ~target.isnan()  # a missing value can be an input, but not a target
         losses = model.losses(forecast, target.nan_to_num())
         losses = torch.where(known, losses, torch.zeros_like(losses))
-        first = first_counted(model, series.shape[1])
-        if first:  # what is left weighs as much as all
-            share = known.sum() / known[:, first:].sum().clamp(min=1)
-            losses = losses[:, first:] * share
+        counted = known & counted_elements(model, series, before)
+        # What is counted weighs as much as all.
+        losses = torch.where(counted, losses, 0.0).sum() * (
+            known.sum() / counted.sum().clamp(min=1)
+        )
         last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
-        return BatchLoss(losses.sum(), last, None)
+        return BatchLoss(losses, last, after if carry else None)
 
     def tally(self) -> MeanTally:
         """The mean of the metric, for forecasts from the last element."""
         return MeanTally(self.metric)
 
 
-def first_counted(model: Forecaster, length: int) -> int:
-    """The first element of a context from which a forecast counts.
+def counted_elements(model: Forecaster, series: Tensor, before: State | None) -> Tensor:
+    """The elements [B, L, 1, 1] from which forecasts count.
 
     With a linear start, which needs its lags, an evaluation counts the last forecast alone.
+    before: the state that was carried to the first element.
     """
+    length = series.shape[1]
+    places = torch.arange(length, device=series.device).expand(len(series), -1)
     if not model.lags:
-        return 0
-    return min(model.lags, length) - 1 if model.training else length - 1
+        first = 0
+    elif model.training:
+        first = min(model.lags, length) - 1
+        if before is not None:
+            places = places + before[POSITION].unsqueeze(1)
+    else:
+        first = length - 1
+    return (places >= first)[..., None, None]
 
 
 class TranslationObjective:

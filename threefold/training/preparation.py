@@ -105,7 +105,10 @@ def prepare(
 
 def _augmented(config: RunConfig, data: TrainingData) -> Callable[[int], Any]:
     """The training batches, with the augmentations that were asked for."""
-    batches, names = data.batches(config.training.carry_state), config.training.augment
+    settings = config.training
+    carried = settings.carry_state
+    batches = data.batches(carried, settings.reset_every if carried else None)
+    names = settings.augment
     if not names:
         return batches
     first = data.first.inputs

@@ -89,7 +89,9 @@ class TrainingSettings(Section):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     carry_state: bool = False
-    """Text only: carry the state from batch to batch (truncated back-propagation through time)."""
+    """Texts and series: carry the state from batch to batch, as a stream does (truncated BPTT)."""
+    reset_every: Count = 64
+    """With carry_state: batches after which a row starts with an empty state, at another place."""
     eval_every: Count | None = None
     """Steps between evaluations on the validation split; default: only at the end."""
     keep_best: bool = False

@@ -41,6 +41,7 @@ KIND_SETTINGS = {
     "class_weights": ("classifier", "hierarchical", "tagger"),
 }
 WRITERS = ("seq2seq", "captioner")  # kinds of tasks whose answers are generated texts
+DEFAULT_RESETS = 64  # batches that a state of a series is carried
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
 
 
@@ -71,22 +72,36 @@ class TrainingData:
         changed.__dict__["_starts"] = self._starts
         return changed
 
-    def batches(self, carry: bool = False) -> Callable[[int], Any]:
-        """The training batches, as a function of the step."""
+    def batches(self, carry: bool = False, reset_every: int | None = None) -> Callable[[int], Any]:
+        """The training batches, as a function of the step.
+
+        carry: their states are carried, and start anew after `reset_every` batches.
+        """
         order = self._order(carry)
+        if order == "stretches":
+            size, seed = self.data.batch_size, self.data.seed
+            batches: Batches = self.task.windows.stretches(
+                size, reset_every or DEFAULT_RESETS, seed
+            )
+            return batches
         if order in ("examples", "buckets"):
             by_length = order == "buckets"
             return self.task.batches(self.data.batch_size, self.data.seed, alike=by_length)
         sizes = self.data.batch_size, self.task.length, self.data.seed
-        batches = _lanes(self.task, "train", order, *sizes)
+        batches = _lanes(self.task, "train", order, *sizes, reset_every)
         return batches if self.task.augment is None else self.task.augment(batches, self.data.seed)
 
     def pieces(self, split: str, carry: bool = False) -> EvaluationBatches:
-        """The batches of a split, for evaluation; may be iterated repeatedly."""
-        return EvaluationBatches(self, split, carry)
+        """The batches of a split, for evaluation; may be iterated repeatedly.
+
+        Forecasts are evaluated from windows, however the state was carried in training.
+        """
+        return EvaluationBatches(self, split, carry and self.task.corpus is not None)
 
     def _order(self, carry: bool) -> str:
         order, is_text = self.data.batching, self.task.corpus is not None
+        if carry and order == "auto" and self.task.windows is not None:
+            return "stretches"
         if order == "auto" and is_text:
             order = "documents" if _starts(self.task) else "stream" if carry else "windows"
         elif order == "auto":  # the lengths of real sentences vary much
@@ -104,8 +119,8 @@ class TrainingData:
         if carry and (order not in ("stream", "documents") or self.task.kind == "masked"):
             how = "with masked tokens" if self.task.kind == "masked" else f"as {order}"
             raise ThreefoldError(
-                f"training.carry_state needs a stream of text, but {self.task.name} is read "
-                f"{how}; set it to false"
+                f"training.carry_state needs a stream of text or the rows of a series, but "
+                f"{self.task.name} is read {how}; set it to false"
             )
         return order
 
@@ -173,7 +188,7 @@ class TrainingData:
         if self.task.kind != "forecaster" or not chosen:
             return None
         if lags not in self._starts:
-            current = 0 if self.preprocessing is None else self.preprocessing.calendar_size
+            current = 0 if self.preprocessing is None else self.preprocessing.current_size
             self._starts[lags] = fit_start(self.task, current=current, lags=lags)
         return self._starts[lags]
 
@@ -268,14 +283,22 @@ def _starts(task: Task[Any]) -> Mapping[str, NDArray[np.int64]] | None:
 
 
 def _lanes(
-    task: Task[Any], split: str, order: str, batch_size: int, length: int, seed: int = 0
+    task: Task[Any],
+    split: str,
+    order: str,
+    batch_size: int,
+    length: int,
+    seed: int = 0,
+    reset_every: int | None = None,
 ) -> Batches:
     """The batches of a text."""
     assert task.corpus is not None
     tokens, starts = task.corpus().tokens[split], _starts(task)
     if order == "documents" and starts is not None:
         return Documents(tokens, starts[split], batch_size, length, seed)
-    return (TokenStream if order == "stream" else Windows)(tokens, batch_size, length, seed)
+    if order == "stream":
+        return TokenStream(tokens, batch_size, length, seed, reset_every)
+    return Windows(tokens, batch_size, length, seed)
 
 
 def sample(size: int, limit: int | None) -> NDArray[np.int64]:

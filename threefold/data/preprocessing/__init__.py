@@ -20,6 +20,7 @@ import numpy as np
 from threefold.data.atomic_files import json_text
 from threefold.data.preprocessing.calendar import calendar_columns, calendar_size
 from threefold.data.preprocessing.categories import OneHot
+from threefold.data.preprocessing.numbers import FillMissing
 from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.preprocessing.steps import Step, read_step
 from threefold.data.preprocessing.text import Labels
@@ -93,6 +94,8 @@ class Preprocessing:
     naive_errors: dict[str, Any] | None = None
     decimal: str | None = None  # the decimal sign of tables, if that was said
     calendar: tuple[str, ...] = ()  # cycles of the time stamps that a forecaster reads
+    carried: bool = False  # whether a stream carries the state, as training did
+    known_future: tuple[str, ...] = ()  # features whose values of the forecast rows are inputs
 
     @property
     def has_header(self) -> bool:
@@ -106,12 +109,40 @@ class Preprocessing:
         return () if step is None else step.names
 
     def encode_rows(self, rows: Any, times: Any = None) -> Any:
-        """Rows [n, columns] of one series as a forecaster reads them, with the calendar.
+        """Rows [n, columns] of one series as a forecaster reads them, with calendar and future.
 
         times: of the rows, in seconds since 1970; needed if there is a calendar.
         """
         inputs = self.inputs.apply(rows)
-        return np.hstack([inputs, self.calendar_of(times)]) if self.calendar else inputs
+        parts = [inputs, *([self.calendar_of(times)] if self.calendar else [])]
+        if self.known_future:
+            parts.append(self._future_of(inputs))
+        return np.hstack(parts) if len(parts) > 1 else inputs
+
+    def _future_of(self, inputs: Any) -> Any:
+        """At each row the known columns of the next `horizon` rows; the last row is repeated."""
+        places = np.arange(len(inputs))[:, None] + np.arange(1, (self.horizon or 1) + 1)
+        known = inputs[:, self.known_places]
+        return known[np.minimum(places, len(inputs) - 1)].reshape(len(inputs), -1)
+
+    @property
+    def known_places(self) -> list[int]:
+        """The inputs that belong to the columns of `known_future`, categories and all."""
+        fill = self.inputs.find(FillMissing)
+        plain = [name for name in fill.columns if name not in self.categories]
+        places = [plain.index(name) for name in self.known_future if name in plain]
+        begin = len(plain) + len(fill.masked)
+        for name in (n for n in fill.columns if n in self.categories):
+            size = len(self.categories[name])
+            places += range(begin, begin + size) if name in self.known_future else ()
+            begin += size
+        return places
+
+    @property
+    def current_size(self) -> int:
+        """The number of last inputs of which only the newest row counts: calendar and future."""
+        future = (self.horizon or 1) * len(self.known_places) if self.known_future else 0
+        return self.calendar_size + future
 
     def calendar_of(self, times: Any) -> Any:
         """The calendar [n, calendar_size] of moments, on the clock of the training data."""
@@ -174,7 +205,8 @@ class Preprocessing:
         try:
             for name in ("inputs", "outputs"):
                 values[name] = Chain(tuple(map(read_step, values[name])))
-            values["calendar"] = tuple(values.get("calendar", ()))
+            for name in ("calendar", "known_future"):
+                values[name] = tuple(values.get(name, ()))
             roles = {key: _as_tuple(value) for key, value in values["roles"].items()}
             return cls(**{**values, "roles": Roles(**roles)})
         except (KeyError, TypeError, ValueError) as error:

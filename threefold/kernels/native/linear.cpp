@@ -21,8 +21,14 @@ namespace {
 /* Partial sums of one output for one row. */
 constexpr int chains = 2;
 /* Outputs computed together for `rows` rows of x, as many as keep their sums in registers. This many
- * rows of the matrix are read at once, and this many sums hide the latency of a multiplication. */
-constexpr int outputs_together(int rows) { return rows == 1 ? 4 : 2; }
+ * rows of the matrix are read at once, and this many sums hide the latency of a multiplication; codes
+ * are widened meanwhile, and are read faster from fewer places. */
+constexpr int outputs_together(int rows, int64_t bytes) { return rows == 1 && bytes > 1 ? 4 : 2; }
+/* Bytes between what is read of a matrix and what is asked of memory for later. A processor's own
+ * guesses keep up with numbers of four bytes, but not with more rows of a matrix a second. */
+constexpr int64_t ahead = 8192, line = 64;
+/* A matrix of fewer bytes is probably in a cache already. */
+constexpr int64_t worth_asking = 1 << 18;
 /* Rows of x that share a load of the weight. */
 constexpr int most_together = 3;
 /* With more rows than this, they are the lanes of vectors; as MAX_ROWS in kernels/linear.py. */
@@ -191,8 +197,16 @@ struct Product {
         return Weights::load(buffer);
     }
 
+    /* Ask memory for the lines that lie `ahead` of a group. Beyond the matrix that does nothing. */
+    static void ask(const Weight *from, int64_t at) {
+        constexpr int64_t bytes = group * int64_t(sizeof(Weight));
+        const char *place = reinterpret_cast<const char *>(from + at) + ahead;
+        if (bytes >= line || at * int64_t(sizeof(Weight)) % line == 0)
+            for (int64_t next = 0; next < bytes; next += line) __builtin_prefetch(place + next);
+    }
+
     /* A few outputs of a few rows. */
-    template <int Rows, int Outputs>
+    template <int Rows, int Outputs, bool Far>
     void few(const real *ready, int64_t row, int64_t output) const {
         const Weight *w = weight + output * inputs;
         const int64_t stride = padded();
@@ -200,6 +214,7 @@ struct Product {
         Vector<real> sum[Outputs][Rows][chains] = {};
         const auto add = [&](int64_t at, const auto &load) {
             for (int o = 0; o < Outputs; ++o) {
+                if (Far) ask(w + o * inputs, at);
                 const Pair<real> pair = load(w + o * inputs + at);
                 for (int r = 0; r < Rows; ++r) {
                     const real *x = from + r * stride + at;
@@ -221,22 +236,30 @@ struct Product {
         }
     }
 
-    template <int Rows>
+    template <int Rows, bool Far>
     void some(const real *ready, int64_t row, int64_t first, int64_t last) const {
-        constexpr int together = outputs_together(Rows);
+        constexpr int together = outputs_together(Rows, sizeof(Weight));
         int64_t output = first;
         for (; output + together <= last; output += together)
-            few<Rows, together>(ready, row, output);
-        for (; output < last; ++output) few<Rows, 1>(ready, row, output);
+            few<Rows, together, Far>(ready, row, output);
+        for (; output < last; ++output) few<Rows, 1, Far>(ready, row, output);
+    }
+
+    template <bool Far>
+    void part(const real *ready, int64_t row, int64_t count, int64_t first, int64_t last) const {
+        static_assert(most_together == 3, "one case for each number of rows");
+        if (count == 3) some<3, Far>(ready, row, first, last);
+        if (count == 2) some<2, Far>(ready, row, first, last);
+        if (count == 1) some<1, Far>(ready, row, first, last);
     }
 
     /* All rows for outputs that stay in the nearest cache while row after row passes. */
-    void all(const real *ready, int64_t first, int64_t last) const {
-        int64_t row = 0;
-        for (; row + most_together <= rows; row += most_together)
-            some<most_together>(ready, row, first, last);
-        if (rows - row == 2) some<2>(ready, row, first, last);
-        if (rows - row == 1) some<1>(ready, row, first, last);
+    void all(const real *ready, int64_t first, int64_t last, bool far) const {
+        for (int64_t row = 0; row < rows; row += most_together, far = false) {
+            const int64_t count = std::min<int64_t>(rows - row, most_together);
+            if (far) part<true>(ready, row, count, first, last);
+            else part<false>(ready, row, count, first, last);
+        }
     }
 
     /* x by columns: for every `lanes` rows, [inputs, lanes]. */
@@ -333,10 +356,11 @@ struct Product {
         if constexpr (std::is_same_v<Weights, Wide<real>> && std::is_same_v<Values, Wide<real>>)
             if (rows > few_rows && workspace) return run_many(threads);
         const real *ready = prepare();
+        const bool far = inputs * outputs * int64_t(sizeof(Weight)) >= worth_asking;
         split(outputs, useful_threads(threads, inputs * outputs), [&](int64_t first, int64_t last) {
             constexpr int64_t most = 4;
             for (int64_t output = first; output < last; output += most)
-                all(ready, output, std::min(last, output + most));
+                all(ready, output, std::min(last, output + most), far);
         });
         return THREEFOLD_OK;
     }

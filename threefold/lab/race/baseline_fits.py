@@ -14,22 +14,30 @@ from torch import Tensor
 
 from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.hashed_ngrams import TextLogistic
-from threefold.classical.leave_one_out import choose_temperature, fit_leave_one_out
 from threefold.classical.ngrams import NGrams
 from threefold.classical.random_convolutions import RandomConvolutions
 from threefold.classical.seasons import season_of
 from threefold.classical.smoothing import fit_rates, forecast_windows
-from threefold.classical.time_warping import nearest_neighbours
+from threefold.classical.whole_sequences import (
+    WINDOW,
+    ConstantAnswer,
+    Fitted,
+    NearestSeries,
+    PixelRidge,
+    Readout,
+    RocketRidge,
+    TextScores,
+    rows_of,
+)
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
-from threefold.estimators.reservoir_readout import reservoir_features
+from threefold.estimators.reservoir_readout import ReservoirRidge
 from threefold.tasks.baselines import sample_rows
 from threefold.tasks.task import Task
 
 MOST_EXAMPLES = 2000  # of the training split that a baseline reads
 MOST_NUMBERS = 40_000_000  # of their inputs
 MOST_CELLS = 1_500_000_000  # of time warping, all pairs of a training and a test series together
-WINDOW = 0.1  # of time warping
 PLACES = 8  # of each text at which the calibration of n-grams is measured
 
 # From a batch to what the task's metric takes: numbers, or scores of classes, which are log-odds
@@ -65,88 +73,68 @@ def _targets(task: Task[Any], batch: Batch) -> Tensor:
     return 2 * torch.nn.functional.one_hot(batch.targets, task.classes).double() - 1
 
 
-def _shaped(task: Task[Any], answers: Tensor, batch: Batch) -> Tensor:
-    return answers if task.classes else answers.reshape(batch.targets.shape)
+@dataclass(frozen=True)
+class WholeAnswer:
+    """What a fitted model says of the whole sequences of a batch; the model can be saved."""
+
+    fitted: Fitted
+    classes: int  # 0: numbers
+
+    def __call__(self, batch: Batch) -> Tensor:
+        answers = self.fitted(batch.inputs, _lengths(batch))
+        return answers if self.classes else answers.reshape(batch.targets.shape)
 
 
 def fit_majority(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     shares = torch.bincount(_train(task).targets, minlength=task.classes).float()
-    scores = (shares + 1e-3).log()
-    return lambda batch: scores.expand(len(batch.inputs), -1)
+    return WholeAnswer(ConstantAnswer((shares + 1e-3).log()), task.classes)
 
 
 def fit_mean(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
-    mean = _targets(task, _train(task)).mean(0)
-    return lambda batch: _shaped(task, mean.expand(len(batch.inputs), -1).float(), batch)
+    return WholeAnswer(ConstantAnswer(_targets(task, _train(task)).mean(0)), 0)
 
 
-def _ridge(task: Task[Any], features: Tensor, train: Batch) -> Callable[[Tensor], Tensor]:
-    """A ridge on features of equal spread; answers for classes are log-odds."""
-    spread = features.std(0, correction=0)
-    spread = torch.where(spread > 0, spread, 1.0)
-    fit = fit_leave_one_out(features / spread, _targets(task, train))
-    weight, offset, temperature = fit.weight, fit.offset, 1.0
-    if task.classes:
-        temperature = choose_temperature(fit.left_out, train.targets, torch.ones(len(features)))
-    return lambda found: ((found / spread) @ weight + offset).float() / temperature
+def _readout(task: Task[Any], features: Tensor, train: Batch) -> Readout:
+    return Readout.fit(features, _targets(task, train), train.targets if task.classes else None)
 
 
 def fit_rocket(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     train = _train(task)
     transform = RandomConvolutions.fit(train.inputs, _lengths(train), seed=seed)
-    ridge = _ridge(task, transform.transform(train.inputs, _lengths(train)).double(), train)
-
-    def answer(batch: Batch) -> Tensor:
-        features = transform.transform(batch.inputs, _lengths(batch)).double()
-        return _shaped(task, ridge(features), batch)
-
-    return answer
+    features = transform.transform(train.inputs, _lengths(train)).double()
+    return WholeAnswer(RocketRidge.join(transform, _readout(task, features, train)), task.classes)
 
 
 def fit_warping(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     cells = facts.examples * facts.length * max(1, WINDOW * 2 * facts.length) * task.features
     train = _train(task, min(MOST_EXAMPLES, max(20, int(MOST_CELLS / cells))))
-    known, targets = train.inputs.double(), _targets(task, train)
-
-    def answer(batch: Batch) -> Tensor:
-        near, _ = nearest_neighbours(
-            batch.inputs.double(), known, _lengths(batch), _lengths(train), window=WINDOW
-        )
-        return _shaped(task, targets[near].float(), batch)
-
-    return answer
+    lengths = _lengths(train)
+    if lengths is None:
+        lengths = torch.full((len(train.inputs),), train.inputs.shape[1])
+    known = NearestSeries(train.inputs.double(), lengths, _targets(task, train))
+    return WholeAnswer(known, task.classes)
 
 
 def fit_echo_state(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     """Mean states of a reservoir and a ridge."""
     train = _train(task)
-
-    def features(batch: Batch) -> Tensor:
-        return reservoir_features(_rows(batch), seed)
-
-    ridge = _ridge(task, features(train), train)
-    return lambda batch: _shaped(task, ridge(features(batch)), batch)
+    features = ReservoirRidge.features(train.inputs, _lengths(train), seed)
+    fitted = ReservoirRidge(**vars(_readout(task, features, train)), seed=seed)
+    return WholeAnswer(fitted, task.classes)
 
 
 def fit_pixels(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     train = _train(task)
-    ridge = _ridge(task, train.inputs.flatten(1).double(), train)
-    return lambda batch: ridge(batch.inputs.flatten(1).double())
+    readout = _readout(task, train.inputs.flatten(1).double(), train)
+    return WholeAnswer(PixelRidge(**vars(readout)), task.classes)
 
 
 def fit_logistic(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     train = _train(task, 4000)
     order = 4 if task.vocabulary <= 512 else 2  # of characters, or of words
-    model = TextLogistic.fit(
-        _rows(train), train.targets.numpy(), task.classes, order=order, seed=seed
-    )
-    return lambda batch: model.scores(_rows(batch))
-
-
-def _rows(batch: Batch) -> list[Any]:
-    lengths = batch.lengths if batch.mask is not None else None
-    rows = batch.inputs.numpy()
-    return [row if lengths is None else row[: int(lengths[i])] for i, row in enumerate(rows)]
+    rows = rows_of(train.inputs, _lengths(train))
+    model = TextLogistic.fit(rows, train.targets.numpy(), task.classes, order=order, seed=seed)
+    return WholeAnswer(TextScores.of(model), task.classes)
 
 
 def fit_commonest_tag(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
@@ -242,10 +230,10 @@ def fit_autoregression(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
         (b.inputs, b.targets.reshape(len(b.targets), horizon, channels)) for b in (train, held)
     ]
     season = season_of(train.inputs[:500, :, 0])
-    # Of the calendar only the newest row counts: the others follow from it.
-    calendar = 0 if task.preprocessing is None else task.preprocessing().calendar_size
+    # Of calendar and known future only the newest row counts: the others follow from it.
+    current = 0 if task.preprocessing is None else task.preprocessing().current_size
     model = RidgeAutoregression.fit(
-        *windows[0], season=season, current=calendar, held_out=windows[1]
+        *windows[0], season=season, current=current, held_out=windows[1]
     )
     return lambda batch: _as_targets(model.predict(batch.inputs), batch)
 

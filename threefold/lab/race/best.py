@@ -2,8 +2,8 @@
 
 The model is that of the leader's run with the lowest validation loss; the test split has no say in
 it.  With `--then-train 10m` a new run of the leader's configuration is trained on all data, the
-validation and the test split included, and replaces it.  A baseline that is better is named with
-its lead, but not saved: it is fitted in seconds (`threefold.estimators`, `threefold.classical`).
+validation and the test split included, and replaces it.  A baseline that is better is beside it
+(`best_baseline.py`).
 """
 
 from __future__ import annotations

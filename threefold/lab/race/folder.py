@@ -19,6 +19,7 @@ from threefold.training.checkpoints import lock_folder
 
 COSTS, BASELINES, REFITTED = "costs.json", "baselines.json", "refitted.json"
 RUNS, TUNING, PLANNING, REFIT = "runs", "tuning", "planning", "refit"
+BEST_BASELINE = "best-baseline"
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
 
 Say = Callable[[str], None]
@@ -37,8 +38,13 @@ class RaceFolder:
 
     @property
     def best(self) -> Path:
-        """The best model."""
+        """The best sequence model."""
         return self.path / RACE_MODEL
+
+    @property
+    def best_baseline(self) -> Path:
+        """The best baseline, if it is better and can be saved."""
+        return self.path / BEST_BASELINE
 
 
 def default_folder(request: RaceRequest) -> Path:

@@ -4,6 +4,7 @@ race.json    the plan, made once                 costs.json      what each model
 runs/        one run folder per model and seed   report.html     and .md, .json, figures/
 tuning/      short runs with --tune              baselines.json  simple models beside them
 best/        the best model, ready to use        refit-10m/      with --then-train 10m
+best-baseline/  the best baseline, if it is better than all models
 extras.json  what else was measured of each model
 
 Every process that is given the same folder trains the runs that are still free, so a race can be
@@ -27,7 +28,8 @@ from threefold.data.atomic_files import write_json
 from threefold.errors import LockedError, option_name
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.baselines import run_baselines
-from threefold.lab.race.best import keep_best, refit
+from threefold.lab.race.best import all_data, keep_best, refit
+from threefold.lab.race.best_baseline import keep_baseline
 from threefold.lab.race.extras import sizes_of, with_extras
 from threefold.lab.race.folder import (
     BASELINES,
@@ -146,7 +148,10 @@ class Race:
             return report
         if then_train is not None and report.best is not None:
             refit(plan, report.best, self.folder, then_train, self.say, self.source)
+            config = plan.config(report.best.name, 0)
             report = replace(report, best=replace(report.best, refitted=then_train))
+            every = all_data(config, self.source)
+            report = self._with_baseline(plan, report, every, then_train)
         report.save(self.folder.path)
         return report
 
@@ -162,7 +167,17 @@ class Race:
         report = make_report(plan, standing, finished, measured, data)
         report = with_extras(report, plan, data, self.folder.path, self.folder.run, self.say)
         best = keep_best(plan, report, finished, self.folder, data)
-        return replace(report, baselines=results, best=best)
+        report = replace(report, baselines=results, best=best)
+        if best.refitted:  # in another process, before this one
+            data = all_data(plan.config(best.name, 0), self.source)
+        return self._with_baseline(plan, report, data, best.refitted)
+
+    def _with_baseline(
+        self, plan: RacePlan, report: Report, data: TrainingData, refitted: str
+    ) -> Report:
+        """The report with the best baseline, saved if it is better than all models."""
+        kept = keep_baseline(report, self.folder, data, plan.test_examples, refitted)
+        return replace(report, best_baseline=kept)
 
     def _plan(self, cache: DataCache) -> RacePlan:
         def fit(data: TrainingData, examples: int, limit: float) -> None:

@@ -114,7 +114,7 @@ def _stopped_sentence(report: Report, name: str, seeds: int, margin: Interval) -
 
 
 def best_lines(report: Report) -> tuple[str, ...]:
-    """Where the best model is; the command that uses it is `report.best.command`."""
+    """Where the best model is, and a baseline that is better; `use_commands` use them."""
     best = report.best
     if best is None:
         return ()
@@ -128,4 +128,14 @@ def best_lines(report: Report) -> tuple[str, ...]:
     if baseline is None or (margin := report.lead_over(baseline)).mean >= 0:
         return (kept,)
     gap = report.subject.difference(-margin.mean)
-    return (f"The baseline {baseline.name} is better by {gap}; it is not saved. {kept}",)
+    better = f"The baseline {baseline.name} is better by {gap}"
+    saved = report.best_baseline
+    if saved is None:
+        return (f"{better}; it is not saved. {kept}",)
+    fitted = "all data" if saved.refitted else "the training examples"
+    return (f"{better}; fitted to {fitted}, it is in {saved.folder}. {kept}",)
+
+
+def use_commands(report: Report) -> tuple[str, ...]:
+    """The commands that use the best baseline, if it was saved, and the best sequence model."""
+    return tuple(b.command for b in (report.best_baseline, report.best) if b is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threefold.drawing.charts import Figure
-from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.example_views import example_views, examples_note
 from threefold.lab.report.report import Report
 from threefold.lab.report.sections import SECTIONS, ReportSection, section_figures
@@ -38,7 +38,8 @@ def markdown(report: Report) -> str:
         if content:
             parts += [f"## {section.title}", section.text, *content]
     if report.best is not None:
-        parts += ["## Use the best model", *best_lines(report), f"```\n{report.best.command}\n```"]
+        commands = "\n".join(use_commands(report))
+        parts += ["## Use the best model", *best_lines(report), f"```\n{commands}\n```"]
     parts += ["## Reproduce this race", f"```\n{subject.command}\n```"]
     parts += ["What all models had in common:", listed(subject.matched)]
     parts.append(rows(SHAPES, shape_rows(report)))

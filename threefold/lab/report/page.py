@@ -13,7 +13,7 @@ from threefold._version import __version__
 from threefold.drawing.page import document, figure_block, script, style, table
 from threefold.drawing.series_style import swatch
 from threefold.drawing.text import format_value
-from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.example_views import (
     ExampleView,
     example_views,
@@ -137,11 +137,11 @@ def _best(report: Report) -> str:
     """Where the best model is, and how to use it."""
     if report.best is None:
         return ""
-    text = " ".join(best_lines(report))
+    text, commands = " ".join(best_lines(report)), "\n".join(use_commands(report))
     return (
         '<section aria-labelledby="use"><h2 id="use">Use the best model</h2>'
         f"<p>{escape(text)}</p>"
-        f'<pre tabindex="0"><code>{escape(report.best.command)}</code></pre></section>'
+        f'<pre tabindex="0"><code>{escape(commands)}</code></pre></section>'
     )
 
 

@@ -30,6 +30,7 @@ from threefold.lab.report.results import (
 from threefold.lab.report.sentences import limitations, verdict_sentence
 from threefold.lab.report.stored import (
     read_baseline,
+    read_best,
     read_contender,
     read_interval,
     read_subject,
@@ -48,6 +49,7 @@ class Report:
     # How much better the leader is than each other model, with intervals over the test examples.
     test_margins: Mapping[str, Interval] = field(default_factory=dict)
     best: BestModel | None = None
+    best_baseline: BestModel | None = None  # if it is better than all models, and was saved
 
     @cached_property
     def ranked_baselines(self) -> tuple[BaselineResult, ...]:
@@ -122,6 +124,7 @@ class Report:
             "looks": [look._asdict() for look in self.looks],
             "test_margins": {name: asdict(m) for name, m in self.test_margins.items()},
             "best": None if self.best is None else asdict(self.best),
+            "best_baseline": None if self.best_baseline is None else asdict(self.best_baseline),
             "subject": asdict(self.subject),
             "contenders": [
                 {**asdict(c), "quality": asdict(c.quality)} for c in self.ranked
@@ -145,7 +148,7 @@ class Report:
             tuple(map(read_baseline, values.get("baselines", ()))),
             tuple(InterimLook(**look) for look in values.get("looks", ())),
             {name: read_interval(item) for name, item in values.get("test_margins", {}).items()},
-            None if values.get("best") is None else BestModel(**values["best"]),
+            *map(read_best, (values.get("best"), values.get("best_baseline"))),
         )
 
     @classmethod

@@ -231,7 +231,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class BestModel:
-    """The best sequence model of a race, as a model folder."""
+    """The best sequence model or baseline of a race, as a model folder."""
 
     name: str
     seed: int

@@ -9,6 +9,7 @@ from typing import Any
 from threefold.lab.race.significance import Interval
 from threefold.lab.report.results import (
     BaselineResult,
+    BestModel,
     Contender,
     Cost,
     CurvePoint,
@@ -40,6 +41,11 @@ def read_baseline(values: Values) -> BaselineResult:
     """A baseline with its scores."""
     results = tuple((int(seed), _number(score)) for seed, score in values["results"])
     return BaselineResult(**{**_without_quality(values), "results": results})
+
+
+def read_best(values: Values | None) -> BestModel | None:
+    """A saved model of the race, if there is one."""
+    return None if values is None else BestModel(**values)
 
 
 def read_interval(values: Values) -> Interval:

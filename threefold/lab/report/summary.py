@@ -69,6 +69,9 @@ def _means(report: Report, one: Contender | BaselineResult) -> str:
 def _which(report: Report, chosen: Contender | BaselineResult) -> str:
     """The recommendation, against the best of the other sort."""
     leader, relation = report.ranked[0], _relation(report)
+    saved = report.best_baseline
+    if isinstance(chosen, BaselineResult) and saved is not None:
+        return f"Next: use it, {saved.command}, or give the models more data or a longer --time."
     if isinstance(chosen, BaselineResult):
         clear = "no sequence model" if relation == "worse" else "no sequence model clearly"
         return (

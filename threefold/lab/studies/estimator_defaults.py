@@ -3,6 +3,10 @@
 Every candidate is fitted on several sets, each cut into stratified folds of its training split; the
 test splits are never read.  Sets differ in difficulty, so candidates are compared by the mean of
 their accuracies less that of all candidates on the same set.
+
+One run of the default settings: 94.1 % (learning rate 0.001, dropout 0.1), 93.8 % (0.003, 0.1: the
+default), 93.7 % (0.01, 0.1), 92.8 % (0.003, no dropout).  The sets have 40, 32 and 216 examples, so
+a few tenths of a point are chance; dropout 0.1 is what is better on both sets that differ.
 """
 
 from __future__ import annotations

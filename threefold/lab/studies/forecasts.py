@@ -12,6 +12,8 @@ error      mean absolute error of the last fifth, over every horizon-th origin, 
            Holt–Winters on the same windows
 80 %, 95 % share of the values within the bands, and how far off it may be: 3 points with 1,500
            windows that do not overlap, else two block-bootstrap errors
+adapted    the same shares with a forecast from every row, as a stream has them: the bands adapt to
+           what came before
 stream     error of a stream of the last 20,000 rows, as a share of that of the windows: as used
            (windows), and with the state carried all the way
 """
@@ -32,6 +34,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.lab.race import baseline_fits
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.decoding import eval_mode
+from threefold.runtime.scores.adaptive_bands import AdaptiveBands
 from threefold.runtime.streaming import stream
 from threefold.tasks.forecasting import sunspots
 from threefold.tasks.stored import data_folder
@@ -90,6 +93,7 @@ class ForecastResult:
     baselines: dict[str, float]
     windows: int
     coverages: dict[float, tuple[float, float]]  # share within a band, and how far off it may be
+    adapted: dict[float, float]  # share within a band that adapts to the values that came
     streamed: tuple[float, float] | None  # error with windows and with a carried state, relative
 
     @property
@@ -211,6 +215,7 @@ def measure(name: str, plan: ForecastStudy) -> ForecastResult:
         _baseline_errors(task, numbers, truth, plan.seed),
         len(numbers),
         {band: _coverage(quantiles, truth, *ends) for band, ends in BANDS.items()},
+        _adapted(model, task),
         _streamed(model, source, task, numbers) if name in OWN else None,
     )
 
@@ -225,13 +230,18 @@ def _apart(task: Task[Any], horizon: int) -> Array:
     return numbers[:: max(1, len(numbers) // MOST_WINDOWS)]
 
 
-def _forecasts(model: Forecaster, task: Task[Any], numbers: Array) -> tuple[Array, Array, Array]:
+def _forecasts(
+    model: Forecaster, task: Task[Any], numbers: Array, calibrated: bool = True
+) -> tuple[Array, Array, Array]:
     """Point forecasts and truth [n, horizon, targets], and quantiles [n, horizon, targets, q]."""
     parts: list[tuple[Array, ...]] = []
     with torch.no_grad(), eval_mode(model):
         for first in range(0, len(numbers), 256):
             rows = task.rows("test", numbers[first : first + 256])
-            point, quantiles = model.bands(model.respond(rows.inputs, last=True)[0])
+            outputs = model.respond(rows.inputs, last=True)[0]
+            point, quantiles = model.bands(outputs)
+            if not calibrated:
+                quantiles = model.quantile_forecast(outputs.double()).numpy()
             parts.append((point, quantiles, rows.targets.double().numpy().reshape(point.shape)))
     point, quantiles, truth = (np.concatenate(part) for part in zip(*parts, strict=True))
     return point, quantiles, truth
@@ -261,6 +271,25 @@ def _coverage(quantiles: Array, truth: Array, low: int, high: int) -> tuple[floa
         return float(inside), POINTS
     hits = np.where(known, (truth >= quantiles[..., low]) & (truth <= quantiles[..., high]), np.nan)
     return float(inside), 2 * _bootstrap_error(np.nanmean(hits, (1, 2)))
+
+
+def _adapted(model: Forecaster, task: Task[Any]) -> dict[float, float]:
+    """Shares within bands that adapt along the test part of every series."""
+    assert model.calibration is not None
+    begins = task.windows.begins["test"]
+    members, inside = task.windows.members(begins), {band: [0, 0] for band in BANDS}
+    for member in np.unique(members):
+        numbers = np.flatnonzero(members == member)
+        point, quantiles, truth = _forecasts(model, task, numbers, calibrated=False)
+        # The element before each forecast, which says how earlier bands did.
+        newest = task.windows.targets[begins[numbers] - 1]
+        bands = AdaptiveBands(model.calibration).bands(newest, quantiles, point)
+        known = np.isfinite(truth)
+        for band, (low, high) in BANDS.items():
+            hits = (truth >= bands[..., low]) & (truth <= bands[..., high])
+            inside[band][0] += int(hits[known].sum())
+            inside[band][1] += int(known.sum())
+    return {band: hits / count for band, (hits, count) in inside.items()}
 
 
 def _bootstrap_error(shares: Array) -> float:
@@ -318,9 +347,9 @@ def table(names: Sequence[str], plan: ForecastStudy) -> Iterator[str]:
             raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SERIES)}")
     yield (
         "| series | windows | model | best simple one | ratio | within 80 % | within 95 % | "
-        "stream: windows, state | start | kept step |"
+        "adapted | stream: windows, state | start | kept step |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for name in names or SERIES:
         try:
             yield _line(measure(name, plan))
@@ -334,5 +363,7 @@ def _line(result: ForecastResult) -> str:
     streamed = "" if result.streamed is None else "{:.3f}, {:.3f}".format(*result.streamed)
     best = f"{result.baselines[result.best]:.4f} ({result.best})"
     cells = [result.name, f"{result.windows:,}", f"{result.error:.4f}", best]
-    cells += [f"{result.ratio:.3f}", *bands, streamed, result.start, str(result.kept_step)]
+    adapted = ", ".join(f"{share:.1%}" for share in result.adapted.values())
+    cells += [f"{result.ratio:.3f}", *bands, adapted, streamed]
+    cells += [result.start, str(result.kept_step)]
     return f"| {' | '.join(cells)} |"

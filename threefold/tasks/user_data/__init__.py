@@ -224,11 +224,11 @@ def _read_table(source: Any, reading: Reading) -> Table:
     """A table, with what was said about it for this file or for the training data."""
     settings, known = reading.settings, reading.preprocessing
     header, decimal = settings.header, settings.decimal
+    usual = None if known is None else known.decimal
     if known is not None:
-        decimal = decimal or known.decimal
         header = known.has_header if header is None else header
     try:
-        return read_table(source, header=header, decimal=decimal)
+        return read_table(source, header=header, decimal=decimal, usual_decimal=usual)
     except AmbiguousError as error:
         is_pairs = isinstance(source, Path) and table_suffix(source) in (".tsv", ".tab")
         if not is_pairs or settings.kind is not None:

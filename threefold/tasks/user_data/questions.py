@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from threefold.data.cells import is_missing, text_of
 from threefold.data.column_types import ColumnFacts
+from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.numbers import absurd_numbers
 from threefold.data.tables import Table
-from threefold.errors import option, option_name, options
+from threefold.errors import AmbiguousError, option, option_name, options
 from threefold.tasks.stored import Array
 from threefold.tasks.user_data.settings import join_names
 
@@ -159,3 +161,25 @@ def unlabelled_options(table: str, texts: Sequence[str], others: Sequence[str]) 
         if table.lower().endswith(PAIR_SUFFIXES):
             choices.append(choice("to translate; the first line is a pair, too", kind="seq2seq"))
     return [*choices, option("kind", "language")][:8]
+
+
+def refuse_mixed_series(table: Table, roles: Roles, facts: Mapping[str, ColumnFacts]) -> None:
+    """Ask back if rows of several series seem to follow one another: each time once per name."""
+    cells = {name: list(map(text_of, column)) for name, column in table.cells.items()}
+    times = Counter(cells[roles.time]) if roles.time is not None else Counter()
+    rows_per_time = max(times.values(), default=1)
+    if rows_per_time < 2 or 2 * len(table) < len(times) * (rows_per_time + 1):
+        return
+    for name in roles.features:
+        names = facts[name].type == "category" or facts[name].whole
+        if not names or facts[name].missing or facts[name].distinct != rows_per_time:
+            continue
+        if len(set(zip(cells[str(roles.time)], cells[name], strict=True))) == len(table):
+            raise AmbiguousError(
+                f"{table.name}: every {roles.time} is there up to {rows_per_time:,} times, once "
+                f"for each {name}: several series, or one?",
+                [
+                    choice("a series each", series_column=name, target=roles.targets),
+                    choice("one series", target=roles.targets, features=roles.features),
+                ],
+            )

@@ -20,7 +20,7 @@ from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, day_first_in, describe_times
 from threefold.data.time_steps import DAY, parse_step, resample
-from threefold.errors import option, setting
+from threefold.errors import ThreefoldError, option, option_name, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
@@ -32,6 +32,7 @@ from threefold.tasks.user_data.description import (
     list_names,
     list_options,
 )
+from threefold.tasks.user_data.questions import refuse_mixed_series
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.tasks.user_data.series_windows import (
@@ -51,8 +52,11 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
     settings.allow_only(
         f"{table.name}, a time series",
         *("target", "features", "time_column", "series_column", "horizon", "length"),
-        *("missing", "header", "decimal", "resample", "day_first"),
+        *("known_future", "missing", "header", "decimal", "resample", "day_first"),
     )
+    chosen = (settings.features, settings.series_column, settings.resample, reading.preprocessing)
+    if all(value is None for value in chosen):
+        refuse_mixed_series(table, found.roles, found.facts)
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
         refuse_missing(table, found, (*found.roles.targets, *found.roles.features))
@@ -196,7 +200,21 @@ def fit_series(
         naive_errors=naive_errors(_believed(train, scaled, found), (1, season_of(axis))),
         decimal=settings.decimal,
         calendar=_calendar(train),
+        known_future=_known_future(found, settings),
     )
+
+
+def _known_future(found: TableReading, settings: ReadSettings) -> tuple[str, ...]:
+    """The inputs whose values to come are known when a forecast is made."""
+    for name in settings.known_names:
+        if name not in found.roles.features:
+            inputs = list_names(found.roles.features) if found.roles.features else "none"
+            what = "a target" if name in found.roles.targets else "not an input"
+            raise ThreefoldError(
+                f"{option_name('known_future')} names {name}, which is {what}; the inputs beside "
+                f"the target are {inputs}"
+            )
+    return tuple(dict.fromkeys(settings.known_names))
 
 
 def default_context(rows: int, axis: TimeAxis | None) -> int:
@@ -284,6 +302,8 @@ def _describe(
     facts.append(("horizon", f"{windows.horizon} steps, from the last {windows.context}"))
     if roles.time is not None and series[0].axis is not None:
         facts.append(("time", f"column {roles.time}, one row every {series[0].axis.step_name}"))
+    if known := windows.preprocessing.known_future:
+        facts.append(("known future", f"{list_names(known)} of the rows that are forecast"))
     if windows.preprocessing.calendar:
         cycles = " and ".join(windows.preprocessing.calendar)
         facts.append(("calendar", f"the time within the {cycles}, from the time stamps"))

@@ -5,15 +5,17 @@ naive forecast   ŷ_{t+h} = y_{t+h−m⌈h/m⌉},  m = 1: the last value repeate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
+from threefold.data.stretches import StretchPlaces
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError, option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
@@ -43,11 +45,16 @@ class TimeSeries:
     times: Array | None = None  # of each row, in seconds since 1970
 
     def head(self, share: float) -> TimeSeries:
+        """The first part of the rows."""
+        return self.head_rows(int(len(self.values) * share))
+
+    def head_rows(self, count: int) -> TimeSeries:
         """The first rows."""
-        count = int(len(self.values) * share)
         stretch = None if self.stretch is None else self.stretch[:count]
         times = None if self.times is None else self.times[:count]
-        return replace(self, values=self.values[:count], stretch=stretch, times=times)
+        last = self.last if times is None or not count else float(times[-1])
+        values = self.values[:count]
+        return replace(self, values=values, stretch=stretch, times=times, last=last)
 
     def stamp(self, step: int) -> str | None:
         """The time stamp some steps after the last row, as the table writes it."""
@@ -104,6 +111,7 @@ class SeriesWindows:
         targets = np.concatenate([part.outputs.apply(v[:, :count]) for part, v in pairs])
         self.targets = np.where(np.abs(targets) <= ABSURD, targets, np.nan)
         self.begins = {name: self._begins(values, name, split) for name in SPLITS}
+        self._train_ends = [_bounds(len(v), "train")[1] if split else len(v) for v in values]
 
     def members(self, begins: Numbers) -> Numbers:
         """The number of the series in which each forecast begins."""
@@ -139,6 +147,24 @@ class SeriesWindows:
         inputs = self.inputs[begins + np.arange(-self.context, 0)]
         targets = self.targets[begins + np.arange(self.horizon)]
         return make_batch(inputs, targets[..., 0] if targets.shape[-1] == 1 else targets)
+
+    def stretches(self, batch_size: int, batches: int, seed: int) -> Callable[[int], Batch]:
+        """Training batches of rows that follow those of the batch before, to carry a state.
+
+        Every row of a batch starts anew after some `batches`, at another place.
+        """
+        ends = [end + offset for end, offset in zip(self._train_ends, self.offsets, strict=False)]
+        bounds = [(int(a), int(b) - self.horizon) for a, b in zip(self.offsets, ends, strict=False)]
+        places = StretchPlaces(bounds, batch_size, self.context, batches, seed)
+
+        def draw(step: int) -> Batch:
+            first, starts = places(step)
+            inputs = self.inputs[first[:, None] + np.arange(self.context)]
+            targets = self.targets[first[:, None] + self.context + np.arange(self.horizon)]
+            batch = make_batch(inputs, targets[..., 0] if targets.shape[-1] == 1 else targets)
+            return batch._replace(starts=torch.from_numpy(starts))
+
+        return draw
 
     def origin_scales(self, split: str, numbers: Numbers) -> OriginScales:
         """The scales of the windows with these numbers."""

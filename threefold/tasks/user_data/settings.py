@@ -26,6 +26,7 @@ class ReadSettings:
     group_column: str | None = None
     series_column: str | None = None
     horizon: int | None = None
+    known_future: str | None = None  # features of which a forecast knows the values to come
     resample: str | None = None  # the step of a time series, e.g. 1h
     day_first: bool | None = None  # in dates such as 01/02/2024
     missing: str | None = None  # mask, carry or refuse
@@ -46,10 +47,16 @@ class ReadSettings:
         """The columns of `features`; None if they are not given."""
         return None if self.features is None else split_names(self.features)
 
+    @property
+    def known_names(self) -> tuple[str, ...]:
+        """The columns of `known_future`."""
+        return split_names(self.known_future)
+
     def check_columns(self, table: str, known: Collection[str]) -> None:
         """Refuse the name of a column that a table does not have."""
         asked = (self.time_column, self.group_column, self.series_column)
-        for name in (*self.target_names, *(self.feature_names or ()), *asked):
+        listed = (*self.target_names, *(self.feature_names or ()), *self.known_names)
+        for name in (*listed, *asked):
             if name is not None and name not in known:
                 raise ThreefoldError(f"{table}: no column {name!r}; {nearest(name, known)}")
 
@@ -79,7 +86,10 @@ class ReadSettings:
             )
 
 
-OPTIONS = {"kind", "target", "features", "time_column", "group_column", "series_column", "horizon"}
+OPTIONS = {
+    *("kind", "target", "features", "time_column", "group_column", "series_column", "horizon"),
+    "known_future",
+}
 
 
 def setting_name(field: str) -> str:

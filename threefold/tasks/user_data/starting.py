@@ -31,6 +31,11 @@ def as_known(start: Preprocessing, settings: ReadSettings) -> Preprocessing | No
         return None
     if kind == "forecaster":
         horizon, context = settings.horizon or start.horizon, settings.length or start.context
+        if start.known_future and horizon != start.horizon:
+            raise ThreefoldError(
+                f"horizon is {horizon}, but the model to start from reads "
+                f"{', '.join(start.known_future)} of the next {start.horizon} rows; leave it out"
+            )
         return replace(start, horizon=horizon, context=context)
     return start
 

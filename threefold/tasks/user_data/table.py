@@ -127,7 +127,8 @@ def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     if missing:
         hint = nearest(missing[0], table.cells)
         raise ThreefoldError(
-            f"{table.name}: the column {', '.join(missing)} is missing; the model was trained on "
+            f"{table.name}: the column{'s'[: len(missing) - 1]} {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing; the model was trained on "
             f"{', '.join(wanted)}, the table has {', '.join(table.cells)}"
             + (f": {hint}" if hint.startswith("did you mean") else "")
         )

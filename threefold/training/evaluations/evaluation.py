@@ -33,6 +33,7 @@ from threefold.training.evaluations.tables import facts, tables
 from threefold.training.evaluations.translation import TranslationMeasure
 from threefold.training.experiment import TrainedRun
 from threefold.training.settings import TrainingSettings
+from threefold.training.stream_errors import stream_errors
 from threefold.training.training_data import WRITERS
 
 Progress = Callable[[int, int], None]
@@ -65,6 +66,7 @@ def evaluate(
     unknown: str = "refuse",
     stride: int = 1,
     season: int | None = None,
+    by_position: bool = False,
     settings: Sequence[str] = (),
     on_progress: Progress | None = None,
 ) -> Evaluation:
@@ -73,7 +75,8 @@ def evaluate(
     data: a path, a task's name, a data frame, arrays, or a list of texts; default: the data of the
     run.  split: train, valid or test; default: all of new data, the test split of the run's own.
     unknown: "skip" leaves out examples whose label the model does not know.  stride: forecasts
-    begin every that many rows.  season: rows of a season, for the naive forecasts.  settings: e.g.
+    begin every that many rows.  season: rows of a season, for the naive forecasts.  by_position:
+    also the errors along one stream, with the state carried all the way.  settings: e.g.
     ["data.batch_size=64"].  on_progress: called with the numbers of examples done and in total.
     """
     if unknown not in UNKNOWN:
@@ -81,7 +84,8 @@ def evaluate(
     if season is not None and season < 1:
         raise ThreefoldError(f"season is {season}, expected at least 1")
     subject = open_subject(model, data, split, settings=settings, skip_unknown=unknown == "skip")
-    return evaluate_subject(subject, stride=stride, season=season, on_progress=on_progress)
+    options: dict[str, Any] = {"stride": stride, "season": season, "by_position": by_position}
+    return evaluate_subject(subject, on_progress=on_progress, **options)
 
 
 def evaluate_subject(
@@ -89,6 +93,7 @@ def evaluate_subject(
     *,
     stride: int = 1,
     season: int | None = None,
+    by_position: bool = False,
     on_progress: Progress | None = None,
 ) -> Evaluation:
     """Run the model over all examples; Ctrl-C ends it after a batch."""
@@ -115,7 +120,24 @@ def evaluate_subject(
             on_batch=on_batch,
         )
     seconds = round(time.monotonic() - start, 3)
-    return _collect(subject, scores, {"n": len(numbers), "seconds": seconds}, measure.values())
+    measured = measure.values()
+    if by_position:
+        with Interrupts() as interrupts:
+            measured["by_position"] = _along_stream(subject, interrupts, on_progress)
+    return _collect(subject, scores, {"n": len(numbers), "seconds": seconds}, measured)
+
+
+def _along_stream(
+    subject: EvaluationSubject, interrupts: Interrupts, on_progress: Progress | None
+) -> dict[str, Any]:
+    """The errors along one stream, as JSON values."""
+
+    def show(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(done, total)
+        interrupts.check(f"after {done:,} of {total:,} elements; nothing was written")
+
+    return stream_errors(subject.model, subject.data.task, subject.split, show).values()
 
 
 def _collect(

@@ -16,7 +16,41 @@ MOST_CLASSES = 20  # of a matrix that is drawn
 def figures(values: Mapping[str, Any]) -> list[Figure]:
     """All figures for which there are numbers."""
     drawn = [*_confusion(values), *_reliability(values)]
-    return [*drawn, *_answers(values), *_pictures(values), *_horizons(values)]
+    drawn += [*_answers(values), *_pictures(values), *_horizons(values)]
+    return [*drawn, *_positions(values)]
+
+
+def _positions(values: Mapping[str, Any]) -> Iterator[Figure]:
+    """Errors along a stream."""
+    places = values.get("by_position")
+    if places is None or len(places["lines"]) < 2:
+        return
+    yield position_chart({"model": places})
+
+
+def position_chart(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Errors against the position in a stream, of one or several models by name."""
+    lines, unit = [], next(iter(curves.values()))["unit"]
+    for number, (name, places) in enumerate(curves.items()):
+        middles = [(line["begin"] or line["end"] / 4, line["end"]) for line in places["lines"]]
+        for kind, series in (("carried", 2 * number), ("fresh", 2 * number + 1)):
+            points = [
+                ((begin * end) ** 0.5, line[kind])
+                for (begin, end), line in zip(middles, places["lines"], strict=True)
+            ]
+            title = f"{name}, state {kind}" if len(curves) > 1 else f"state {kind}"
+            lines.append(Line(title, series, points))
+    text = (
+        "The error of the same elements with the state carried from the beginning of the stream, "
+        "and with one that has read as little as in training."
+    )
+    x = Axis("elements of the stream so far", logarithmic=True)
+    return line_chart("Errors along a stream", text, lines, x, Axis(unit_title(unit), "number"))
+
+
+def unit_title(unit: str) -> str:
+    """The unit of an error in words."""
+    return {"mae": "mean absolute error"}.get(unit, unit.replace("_", " "))
 
 
 def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
@@ -30,7 +64,8 @@ def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
     table = [[counts[i][j] for j in chosen] for i in chosen]
     left = len(classes) - len(chosen)
     more = f" The {len(chosen)} commonest of {len(classes)} classes." if left else ""
-    text = f"Each row is a label, each column an answer; dark is a large share of the row.{more}"
+    shades = "the stronger the colour, the larger the share of its row"
+    text = f"Each row is a label, each column an answer; {shades}.{more}"
     yield matrix_chart("Confusion matrix", text, names, table)
 
 

@@ -252,9 +252,9 @@ def _check_fit(trained: TrainedModel, data: TrainingData) -> None:
     name = data.data.name
     if spec.kind in TRANSLATORS and needed.kind in TRANSLATORS:
         needed = replace(needed, kind=spec.kind)
-    if needed.kind != spec.kind:
+    if needed.kind != (kind := spec.option("answers", spec.kind)):
         raise ThreefoldError(
-            f"{trained.name} is a {spec.kind} model, but {name} needs a {needed.kind} model"
+            f"{trained.name} is a {kind} model, but {name} needs a {needed.kind} model"
         )
     for what, have, need in _sizes(spec, needed):
         if have != need:

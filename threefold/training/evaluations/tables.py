@@ -145,8 +145,29 @@ def _scale(scale: Mapping[str, Any]) -> str:
 def tables(values: Mapping[str, Any]) -> list[TextTable]:
     """All tables that an evaluation has, without the worst examples."""
     made = [*_classes(values), *_confused(values), *_targets(values)]
-    made += [*_horizon(values), *_series(values), *_intervals(values)]
+    made += [*_horizon(values), *_series(values), *_intervals(values), *_positions(values)]
     return [table for table in made if table.rows]
+
+
+def _positions(values: Mapping[str, Any]) -> list[TextTable]:
+    """Errors along a stream, with the state carried all the way beside a fresh one."""
+    places = values.get("by_position")
+    if places is None:
+        return []
+    unit = title_of(places["unit"])
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{line['begin']:,} to {line['end']:,}",
+            format_number(line["carried"]),
+            format_number(line["fresh"]),
+            f"{line['carried'] / line['fresh']:.3f}" if line["fresh"] else "–",
+        )
+        for line in places["lines"]
+    ]
+    far = places["ratio_far"]
+    note = "" if far is None else f"from {places['far']:,} elements on: {far:.3f} × the fresh state"
+    header = ("elements of the stream", f"{unit}, state carried", f"{unit}, fresh state", "ratio")
+    return [TextTable("Errors along a stream", header, rows, note)]
 
 
 def _rows(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[tuple[str, ...]]:
