@@ -555,7 +555,8 @@ def test_options_of_the_data_are_keywords() -> None:
     roles = preprocessing.roles
     assert (roles.targets, roles.features, preprocessing.horizon) == (("0", "y"), ("n",), 3)
     assert (roles.series, roles.time) == ("name", "t")
-    assert threefold.train(data, target=0, **SMALL).model.preprocessing.roles.targets == ("0",)
+    again = threefold.train(data, target=0, series_column="name", **SMALL)
+    assert again.model.preprocessing.roles.targets == ("0",)
     with pytest.raises(ThreefoldError, match="no column 'a,b'"):
         threefold.train(data, target="y", features=["a,b"], **SMALL)
 
