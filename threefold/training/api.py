@@ -72,8 +72,8 @@ def train(
     """
     _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
-    started, path = monotonic(), None if folder is None else Path(folder)
-    prepared, config = _prepare(config, data, from_model, path, started)
+    path = None if folder is None else Path(folder)
+    prepared, config = _prepare(config, data, from_model, path)
     return run(config, path, prepared=prepared)
 
 
@@ -105,9 +105,9 @@ def _prepare(
     data: Any,
     from_model: Model | str | PathLike[str] | None,
     folder: Path | None,
-    started: float,
 ) -> tuple[PreparedRun, RunConfig]:
     """Open the model to start from and the data, and build the model."""
+    started = monotonic()
     in_memory = from_model if isinstance(from_model, Model) else None
     if from_model is not None and in_memory is None:
         model = config.model.model_copy(update={"from_model": str(from_model)})
