@@ -62,13 +62,12 @@ def train(
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,
     as a list or separated by commas.  time_column: in the order of which rows follow each other.
     group_column, series_column: rows with one value of it are one sequence or one time series.
-    horizon: rows to forecast.  known_future: features that are known for these rows, too.
+    horizon: rows to forecast. known_future: features that are known for these rows, too.
     from_model: a trained model, or its folder, to start from: blocks, tokenizer, columns and
-    scaling are kept, the head too if kind and labels are the same.  adapters: a rank, e.g. 8; then
-    only the head and low-rank adapters are trained.  pretrain: first learn to predict the next
-    element, also from rows without a label.  ensemble: how many models to train from other seeds,
-    whose answers are averaged.  settings: others by full names (`threefold config`), which
-    override the arguments: {"data.length": 96}.
+    scaling are kept, the head too if the labels are the same. adapters: a rank, e.g. 8; then only
+    the head and low-rank adapters are trained. pretrain: first learn to predict the next element,
+    also without labels. ensemble: number of models from other seeds, whose answers are averaged.
+    settings: others by full names (`threefold config`), which override: {"data.length": 96}.
     """
     _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
