@@ -93,6 +93,9 @@ vandermonde_workspace: reals_and_doubles |  | size moments
 linear: y workspace? | x weight bias? | rows inputs outputs
 linear_narrow: y workspace | x weight bias? | rows inputs outputs narrow
 linear_codes: y workspace? | x codes scale bias? | rows inputs outputs
+swiglu_forward: y | gate x | count
+swiglu_backward: grad_gate grad_x | grad_y gate x | count
+rotary: y | x cos sin starts | batch length heads size half entries back
 rms_norm_workspace: numbers |  | rows size groups
 selective_scan_forward: y new_state states? workspace? | x delta A B C D? gate? delta_bias? state?
     lengths? | batch length channels size x_stride delta_stride B_stride C_stride gate_stride

@@ -74,7 +74,8 @@ inline int Reader::next() {
         CALL(20, cell_recurrence_forward)
         CALL(21, legs_recurrence_forward)
         CALL(22, gather_narrow)
-        CALL(23, filter_step)
+        CALL(23, swiglu_forward)
+        CALL(24, filter_step)
         default: return THREEFOLD_BAD_SIZE;
     }
 }
