@@ -122,8 +122,7 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         values = forward.given(inputs)
-        outputs = (output,) if isinstance(output, Tensor) else output
-        values.update(zip(results, outputs, strict=True))
+        values.update(zip(results, _tuple(output), strict=True))
         tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
         ctx.plain = {name: x for name, x in values.items() if name not in tensors}
         ctx.kept = [n for n in tensors if n in needed or (saved and n in forward.names)]
@@ -131,8 +130,7 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
         ctx.save_for_backward(*(tensors[name] for name in ctx.kept))
         if any(argument.optional for argument in wanted.tensors if argument.name in grads_in):
             ctx.set_materialize_grads(False)
-        hidden = [o for n, o in zip(results, outputs, strict=True) if f"grad_{n}" not in needed]
-        ctx.mark_non_differentiable(*hidden)
+        ctx.mark_non_differentiable(*(values[n] for n in results if f"grad_{n}" not in needed))
 
     def differentiated(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         values = {**ctx.plain, **dict(zip(ctx.kept, ctx.saved_tensors, strict=True))}
@@ -143,8 +141,8 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
             values.update({n: x for n, x in zip(results, made, strict=True) if n in saved})
         values.update(zip(grads_in, grads, strict=True))
         found = backward.dispatched(*(values[name] for name in wanted.names))
-        found = (found,) if isinstance(found, Tensor) else found
-        by_name = dict(zip((result.name for result in wanted.results), found, strict=True))
+        named = (result.name for result in wanted.results)
+        by_name = dict(zip(named, _tuple(found), strict=True))
         return tuple(
             by_name[f"grad_{name}"].reshape(ctx.shapes[name])
             if needs and name in ctx.shapes and f"grad_{name}" in by_name
@@ -154,3 +152,8 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
 
     differentiate(forward.name, save=save, backward=differentiated)
     differentiate_once(wanted.name, use=use)
+
+
+def _tuple(results: Any) -> tuple[Tensor, ...]:
+    """The results of an operation, also of one that returns a single tensor."""
+    return (results,) if isinstance(results, Tensor) else tuple(results)
