@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from threefold.data.readers import checked_path
 from threefold.drawing.figures import plain_figure
 from threefold.errors import ThreefoldError
 
@@ -174,7 +175,8 @@ def _save(figure: Any, path: str | PathLike[str] | None) -> None:
     """Write the figure in the format that the suffix names."""
     if path is None:
         return
+    file = checked_path("path", path)
     try:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
+        figure.savefig(file, dpi=150, bbox_inches="tight")
     except (OSError, ValueError) as error:
         raise ThreefoldError(f"{path}: the figure cannot be saved ({error})") from error

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.tasks.table import TASKS
@@ -74,8 +75,8 @@ def train(
 
 
 def _check_types(folder: Any, settings: Any) -> None:
-    if not isinstance(folder, str | PathLike | None):
-        raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
+    if folder is not None:
+        checked_path("folder", folder, ", or None to write nothing")
     if not isinstance(settings, Mapping | None):
         raise ThreefoldError(
             f"settings: expected a mapping of full names to values, got {settings!r}"
