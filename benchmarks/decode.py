@@ -129,7 +129,7 @@ def token(shape: mamba.Shape, rounds: int = ROUNDS) -> Comparison:
         f"{shape.name}, one token",
         contenders,
         rounds=rounds,
-        targets=(max_ratio(1.5, READING), min_speedup(2.5, "transformers")),
+        targets=(max_ratio(1.15, READING), min_speedup(2.5, "transformers")),
         unchecked=(READING,),
     )
 

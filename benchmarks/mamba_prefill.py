@@ -1,7 +1,8 @@
 """Prefill of 1,024 tokens with the Mamba-130M shape, in three libraries.
 
-Everything except the matrix products should cost at most 0.3 of them. Peers loop over the elements
-in torch, or use a tree-shaped parallel scan.
+Everything except the matrix products should cost at most 0.15 of them. Peers loop over the elements
+in torch, or use a tree-shaped parallel scan. Seven times as fast as transformers is asked of memory
+as it comes; with memory kept, which helps its large temporary tensors, 3.5 times.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def comparison(shape: mamba.Shape, length: int, rounds: int) -> Comparison:
         f"{shape.name}, prefill of {length:,} tokens",
         {"threefold": threefold, mamba.PRODUCTS: products, **competing},
         rounds=rounds,
-        targets=(max_ratio(1.3, mamba.PRODUCTS), min_speedup(6, "transformers")),
+        targets=(max_ratio(1.15, mamba.PRODUCTS), min_speedup(7, "transformers")),
         unchecked=(mamba.PRODUCTS,),
         slow=tuple(competing),
     )

@@ -54,7 +54,7 @@ def comparison(shape: mamba.Shape, batch: int, length: int, rounds: int) -> Comp
         f"{shape.name}, training step of {batch} × {length} tokens",
         {"threefold": threefold(model, tokens, targets), mamba.PRODUCTS: products, **competing},
         rounds=rounds,
-        targets=(max_ratio(2.5, mamba.PRODUCTS), min_speedup(7, "mambapy")),
+        targets=(max_ratio(1.45, mamba.PRODUCTS), min_speedup(7, "mambapy")),
         unchecked=(mamba.PRODUCTS,),
         slow=tuple(competing),
     )

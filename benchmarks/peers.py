@@ -20,6 +20,9 @@ PACKAGES = {
     "fla": "fla-core",
     "reservoirpy": "reservoirpy",
     "gensim": "gensim",
+    "onnxruntime": "onnxruntime",
+    "xllamacpp": "xllamacpp",
+    "gguf": "gguf",
 }
 
 

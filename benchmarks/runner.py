@@ -25,7 +25,7 @@ from threefold.kernels.system_memory import keep_memory
 
 # Modules of this folder that are not benchmarks.
 HELPER_MODULES = {
-    *("__main__", "autocast", "figure", "machine", "mamba", "measure"),
+    *("__main__", "autocast", "figure", "llama_cpp", "machine", "mamba", "measure"),
     *("peers", "record", "runner", "table", "two_checkouts", "weights"),
 }
 MEMORY_SETTINGS = ("default", "kept")

@@ -1,10 +1,13 @@
 """Is this checkout slower than another one?  The same work in both, taking turns in one run.
 
-    python -m benchmarks.two_checkouts FOLDER [--kernels FOLDER] [--rounds 15] [--mixers gla,s4d]
+    python -m benchmarks.two_checkouts FOLDER [--kernels FOLDER] [--own-kernels FOLDER]
+        [--rounds 15] [--mixers gla,s4d] [--only "forward and backward"]
 
 FOLDER is another checkout of Threefold whose kernels are built, or with --kernels a folder that has
-them.  Each checkout runs in its own process; both do one piece of work in each round, so that a
-slow moment of the machine meets both.  Prints the ratio of medians, ours over theirs.
+them; an editable install of this one has its kernels in `build/editable`.  Each checkout runs in
+its own process, on one thread; both do one piece of work in each round, so that a slow moment of
+the machine meets both.  Prints medians of the processor's time, and the median and the quartiles
+of the ratios of the rounds, ours over theirs.  Without native kernels in both, it refuses.
 """
 
 from __future__ import annotations
@@ -62,12 +65,16 @@ def serve(folder: str, mixers: str) -> None:
     sys.path[0] = folder
     # An editable install would import this checkout, whatever the path says.
     sys.meta_path[:] = [finder for finder in sys.meta_path if "Redirecting" not in repr(finder)]
+    from threefold.kernels import library
+
+    native = library.current().native
+    print(None if native is None else native.variant, flush=True)
     found = works(mixers.split(","))
     print(*found, sep="\t", flush=True)
     for line in sys.stdin:
-        start = time.perf_counter()
+        start = time.process_time()
         found[line.rstrip("\n")]()
-        print(time.perf_counter() - start, flush=True)
+        print(time.process_time() - start, flush=True)
 
 
 class Checkout:
@@ -84,6 +91,7 @@ class Checkout:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        self.variant = self._answer()
         self.names = self._answer().split("\t")
 
     def _answer(self) -> str:
@@ -104,18 +112,27 @@ def main() -> None:
     parser.add_argument("--own-kernels", type=Path, help="folder with the kernels of this one")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--mixers", default=",".join(MIXERS), help="names with commas between them")
+    parser.add_argument("--only", default="", help="works whose name contains this")
     chosen = parser.parse_args()
     ours = Checkout(ROOT, chosen.own_kernels, chosen.mixers)
     theirs = Checkout(chosen.folder.resolve(), chosen.kernels, chosen.mixers)
+    if ours.variant != theirs.variant or ours.variant == "None":
+        sys.exit(f"kernels of this checkout: {ours.variant}, of the other one: {theirs.variant}; "
+                 "give a folder with all variants of each")  # fmt: skip
     ratios = []
-    for name in ours.names:
+    for name in (name for name in ours.names if chosen.only in name):
         times: dict[Checkout, list[float]] = {ours: [], theirs: []}
         for turn in range(chosen.rounds + 2):
             for one in (ours, theirs) if turn % 2 else (theirs, ours):
                 times[one].append(one.seconds(name))
-        mine, other = (statistics.median(times[one][2:]) for one in (ours, theirs))
-        ratios.append(mine / other)
-        print(f"{name:36} {1000 * mine:9.2f} ms {1000 * other:9.2f} ms {mine / other:6.3f} ×")
+        mine, other = times[ours][2:], times[theirs][2:]
+        low, ratio, high = statistics.quantiles(
+            [a / b for a, b in zip(mine, other, strict=True)], n=4
+        )
+        ratios.append(ratio)
+        print(f"{name:36} {1000 * statistics.median(mine):9.2f} ms "
+              f"{1000 * statistics.median(other):9.2f} ms {ratio:6.3f} × ({low:.3f} to {high:.3f})",
+              flush=True)  # fmt: skip
     print(f"{'geometric mean':60} {statistics.geometric_mean(ratios):6.3f} ×, "
           f"largest {max(ratios):.3f}")  # fmt: skip
 

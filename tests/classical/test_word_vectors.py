@@ -163,6 +163,12 @@ def test_what_cannot_be_trained_or_asked_is_refused() -> None:
         vectors.nearest("quen")
 
 
+@pytest.mark.parametrize("method", ["skip_gram", "cbow"])
+def test_vectors_that_diverge_are_refused(method: str) -> None:
+    with pytest.raises(ThreefoldError, match="train again with a smaller learning_rate"):
+        WordVectors.fit([list("abcd")] * 200, method=method, width=8, learning_rate=900.0)
+
+
 def test_sentences_end_at_punctuation_or_lines() -> None:
     text = "Mr. Fox's den.\nIt was\nwarm! 3.5 metres\n\nThe end"
     found = [["mr"], ["fox's", "den"], ["it", "was", "warm"], ["3", "5", "metres"], ["the", "end"]]
@@ -173,6 +179,7 @@ def test_sentences_end_at_punctuation_or_lines() -> None:
 def test_a_model_starts_from_word_vectors(tmp_path: Path) -> None:
     path, text = tmp_path / "vectors.txt", tmp_path / "book.txt"
     text.write_text("The king wore a crown. The Queen signed a law.\n" * 300)
+    (tmp_path / "table.csv").write_text("label,size\n" + "a,1\nb,2\n" * 30)
     vectors = WordVectors(["king", "queen", "crown"], np.eye(3, 32) + 1)
     vectors.save(path)
     values = {"data": {"name": str(text), "length": 16}, "training": {"steps": 1}}
@@ -189,6 +196,7 @@ def test_a_model_starts_from_word_vectors(tmp_path: Path) -> None:
     for change, message in (
         ({"model": {**model, "width": 64}}, "model.width is 64, but the vectors"),
         ({"data": {**values["data"], "tokenizer": "byte"}}, "set data.tokenizer to word"),
+        ({"data": {"name": str(tmp_path / "table.csv")}}, "embedding sets it, too"),
     ):
         with pytest.raises(ThreefoldError, match=message):
             prepare(RunConfig.read({**values, "model": model, **change}))

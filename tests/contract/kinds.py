@@ -16,10 +16,13 @@ from threefold.data.loaders import Batch
 from threefold.data.permutation import permute_batch
 from threefold.data.random_by_address import uniform
 from threefold.models.model import Model
+from threefold.models.table import KINDS
 from threefold.tasks.pairs import Pairs, captions, pairs
 from threefold.training.objectives import objective_of
 
 ROWS, LENGTH, TOKENS = 3, 12, 23
+# A fitted method is no network: it has tests of its own (tests/lab/test_best_baseline.py).
+NETWORKS = tuple(kind for kind in KINDS if kind != "simple")
 
 
 @dataclass(frozen=True)

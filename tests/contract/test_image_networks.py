@@ -153,6 +153,35 @@ def test_swin_equals_transformers(tmp_path: Path) -> None:
         ours(x)
 
 
+def test_swin_pads_what_windows_do_not_divide(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    sizes = {"embed_dim": 8, "depths": [2, 2, 2], "num_heads": [2, 4, 8], "window_size": 4}
+    config = transformers.SwinConfig(image_size=(37, 42), patch_size=2, num_labels=5, **sizes)
+    x = images(2, 3, 37, 42)
+    theirs = shaken(transformers.SwinForImageClassification(config), torch.float32)
+    ours = saved(theirs, tmp_path / "labels")
+    assert [ours.grid(stage) for stage in range(3)] == [(19, 21), (10, 11), (5, 6)]
+    assert [b.mixer.padded for s in ours.stages for b in s.blocks[:1]] == [
+        (20, 24),
+        (12, 12),
+        (8, 8),
+    ]
+    assert_close(ours(x)[0], theirs.double()(x).logits)
+
+
+def test_no_stage_of_swin_has_windows_of_one_patch() -> None:
+    for image, windows in (
+        ((44, 44), [7, 7]),  # 22 and 11 patches
+        ((8, 12), [4, 2]),
+        ((32, 32), [4, 4]),
+        ((10, 14), [5, 3]),
+        ((224, 224), [7, 7]),
+    ):
+        model = small("swin", patch=2, image=image)
+        assert [stage.blocks[0].mixer.window for stage in model.stages] == windows
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_windows_written_out(shift: int) -> None:
     """Each element by itself: its window in the image, and the bias of each distance."""
@@ -236,10 +265,9 @@ def test_bad_input_is_refused() -> None:
         ("convolutional", {"network": "alexnet", "width": 15}, "a multiple of 2"),
         ("convolutional", {"image": (8,)}, "expected a height and a width"),
         ("swin", {"depth": 3}, "2 × 3 patches cannot be halved 2 times"),
-        ("swin", {"patch": 2, "window": 3}, "4 × 6 patches, which windows of 3 × 3 do not divide"),
         ("swin", {"patch": 2, "blocks": (2,)}, r"blocks is \(2,\), depth 2"),
         ("swin", {"patch": 2, "heads": 3}, "3 heads do not divide 16"),
-        ("swin", {"patch": 5}, "multiples of the patch"),
+        ("swin", {"patch": 0}, "patch is 0, expected 1 or more"),
         ("swin", {"window": -1, "patch": 2}, "window is -1"),
     )
     for kind, options, message in cases:

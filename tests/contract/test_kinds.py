@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import threefold
-from tests.contract.kinds import EXAMPLES
+from tests.contract.kinds import EXAMPLES, NETWORKS
 from threefold import Spec, ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.models.table import KINDS
@@ -23,8 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seq2seq": {"source_vocabulary": 11},
 }
 STREAMING = {"language", "classifier", "hierarchical", "regressor", "tagger", "forecaster"}
-STATEFUL = set(KINDS) - {"masked", "xlnet", *IMAGE_KINDS}
-every_kind = pytest.mark.parametrize("kind", KINDS)
+STATEFUL = set(NETWORKS) - {"masked", "xlnet", *IMAGE_KINDS}
+every_kind = pytest.mark.parametrize("kind", NETWORKS)
 
 
 def built(kind: str) -> Any:
@@ -80,4 +80,4 @@ def test_every_kind_of_task_has_its_model() -> None:
 
 def test_every_kind_has_an_example() -> None:
     """Which tests of devices, autocast and precision are parametrised by."""
-    assert set(EXAMPLES) == set(KINDS)
+    assert set(EXAMPLES) == set(NETWORKS)

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 
 import threefold
+from tests.contract.kinds import EXAMPLES, NETWORKS, mean_loss
 from tests.contract.test_mixers import VARIANTS
 from tests.crossings import count_crossings
 from tests.tolerances import assert_close
@@ -93,7 +94,7 @@ def reading(kind: str) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS if kind not in ELSEWHERE),
+        *((kind, {}) for kind in NETWORKS if kind not in ELSEWHERE),
         ("classifier", {"bidirectional": True}),
         ("tagger", {"bidirectional": True}),
     ],
@@ -376,6 +377,20 @@ def test_sharded_blocks_train_to_the_same_bits(one_rank: None, mixers: Any) -> N
             one(TOKENS)[0].square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+        weights.append([_whole(parameter) for parameter in one.parameters()])
+    assert all(map(torch.equal, *weights))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_sharded_models_of_every_kind_train_to_the_same_bits(one_rank: None, kind: str) -> None:
+    model, rows = EXAMPLES[kind].build().train(), EXAMPLES[kind].rows()
+    weights = []
+    for one in (model, sharded(model)):
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
+        torch.manual_seed(0)
+        mean_loss(one, rows).backward()
+        optimizer.step()
         weights.append([_whole(parameter) for parameter in one.parameters()])
     assert all(map(torch.equal, *weights))
 

@@ -296,6 +296,22 @@ def test_pictures(tmp_path: Path) -> None:
         read_image(put(tmp_path / "x.png", content[:-30]))
 
 
+def test_images_of_sixteen_bits_and_turned_ones(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    deep = np.arange(0, 1 << 16, 1 << 12, dtype=np.uint16).reshape(2, 8)
+    pillow.fromarray(deep).save(tmp_path / "deep.png")
+    assert np.array_equal(read_image(tmp_path / "deep.png", "L"), (deep >> 8).astype(np.uint8))
+    assert np.array_equal(read_image(tmp_path / "deep.png")[..., 2], (deep >> 8).astype(np.uint8))
+    pillow.fromarray(deep / np.float32(1 << 16)).save(tmp_path / "real.tif")
+    with pytest.raises(ThreefoldError, match="decimal point; convert it to 8 or 16 bits"):
+        read_image(tmp_path / "real.tif")
+    turned = pillow.fromarray((deep >> 8).astype(np.uint8))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # held upright, stored lying down
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert read_image(tmp_path / "turned.png").shape == (8, 2, 3)
+
+
 def test_idx(tmp_path: Path) -> None:
     content = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3]) + bytes(range(6))
     assert read_idx(put(tmp_path / "x", content)).tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -323,3 +323,9 @@ def test_an_earlier_result_has_its_own_state() -> None:
     earlier = threefold.generate(model(), prompts(), max_tokens=1)
     with pytest.raises(ThreefoldError, match="continues from its own state"):
         threefold.generate(model(), earlier, earlier.state)
+
+
+def test_a_result_is_shown_by_what_it_says_not_by_its_state() -> None:
+    model = threefold.build(threefold.Spec("language", 32, 1, "gru", vocabulary=50)).eval()
+    shown = repr(threefold.generate(model, torch.tensor([[1, 2]]), max_tokens=3, seed=1))
+    assert shown.startswith("Generation(tokens=tensor([[") and shown.endswith("seed=1)")

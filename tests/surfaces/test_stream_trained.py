@@ -139,7 +139,9 @@ def test_absurd_cells_are_carried_and_told(workdir: Path, mode: str) -> None:
     [row.pop("missing") for row in rows["carried"]]
     if mode == "anomaly":  # a value that is missing has no score
         assert all(row["score"] is None for row in rows["bad"][100:108])
-        assert rows["bad"][108:] == rows["carried"][108:]
+        # What was not there cannot have been surprising, so only second looks may differ.
+        later = [[(row["position"], row["value"]) for row in part[108:]] for part in rows.values()]
+        assert later[0] == later[1] and all(row["score"] is not None for row in rows["bad"][108:])
     else:
         assert all(value is not None for row in rows["bad"] for value in row.values())
         for row in (*rows["bad"], *rows["carried"]):  # what is missing does not judge a band

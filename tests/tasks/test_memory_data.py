@@ -209,6 +209,22 @@ def test_arrays_of_forecasts() -> None:
     assert run.model.spec.option("horizon") == 3
 
 
+def windows(context: Any = 0, future: Any = 0) -> dict[str, Any]:
+    """Contexts and futures of which one number is another."""
+    x, y = RANDOM.normal(size=(20, 6)), RANDOM.normal(size=(20, 2))
+    x[2, 3] += context
+    y[4] += future
+    return {"x": x, "y": y, "kind": "forecaster"}
+
+
+def test_a_future_of_which_some_values_are_not_known() -> None:
+    data = windows(future=(0, np.nan))
+    task = Task.from_arrays(**data)
+    assert task.chance is not None and np.isfinite(task.chance)
+    run = threefold.train(task, mixers="gru", size="tiny", steps=2)
+    assert all(np.isfinite(p.numpy()).all() for p in run.model.state_dict().values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -224,6 +240,10 @@ def test_arrays_of_forecasts() -> None:
         ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "splits": {"dev": ()}}, r"\['dev'\]; expected"),
         ({"x": np.zeros((9, 5)), "y": np.zeros((8, 2)), "kind": "forecaster"}, r"\(9, 5, 1\)"),
         ({"x": [1.0, 2.0]}, "one series x and a horizon"),
+        (windows(context=np.nan), r"context 3 contains NaN .*\(1 of 20 contexts do\).*a horizon"),
+        (windows(context=np.inf), "context 3 contains NaN or infinite numbers"),
+        (windows(future=np.inf), "future 5 contains infinite numbers"),
+        (windows(future=(np.nan, np.nan)), "future 5 has no known value"),
     ],
 )  # fmt: skip
 def test_bad_arrays_are_refused(arguments: Any, message: str) -> None:

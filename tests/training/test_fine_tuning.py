@@ -18,6 +18,7 @@ from threefold.training.config import RunConfig
 from threefold.training.experiment import read_run, run
 from threefold.training.fine_tuning import settle
 from threefold.training.frozen_layers import layer_factors, trained_count
+from threefold.training.head_starts import choose_readout
 from threefold.training.optimizer import parameter_groups
 from threefold.training.preparation import prepare
 
@@ -285,3 +286,39 @@ def test_the_plan_says_what_is_taken_over(
     plan = capsys.readouterr().out
     assert f"language model of {language_model}; new: head" in plan
     assert "are trained (" in plan and "the head, and adapters of rank 2" in plan
+
+
+def test_a_new_head_starts_from_the_best_linear_readout(
+    language_model: Path, tmp_path: Path
+) -> None:
+    config = RunConfig.read(
+        {
+            "data": {"name": str(write_reviews(tmp_path / "a.csv")), "batch_size": 8},
+            "model": {"from_model": str(language_model)},
+            "training": {"steps": 1},
+        }
+    )
+    prepared = prepare(settle(config))
+    assert prepared.takeover is not None and prepared.takeover.fitted == 32
+    assert "head, fitted to the features of 32 examples" in prepared.takeover.shown
+    again = prepare(settle(config))
+    assert same(weights(prepared.model), weights(again.model), "head")
+    rows = prepared.data.task.examples("train")
+    with torch.no_grad():
+        logits = prepared.model.eval()(rows.inputs, mask=rows.mask)[0]
+        loss = torch.nn.functional.cross_entropy(logits, rows.targets)
+    assert loss < 0.67  # below log 2, that of a head which knows nothing
+
+
+def test_a_readout_recovers_a_linear_law() -> None:
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(400, 5, dtype=torch.float64, generator=draw)
+    law = torch.tensor([[1.0, -2.0, 0.0, 0.5, 3.0]], dtype=torch.float64)
+    weight, offset = choose_readout(features, features @ law.T + 4, 1)
+    assert torch.allclose(weight, law, atol=0.02) and torch.allclose(
+        offset, offset.new_tensor([4.0]), atol=0.02
+    )
+    labels = ((features @ law.T).flatten() > 0).long()
+    weight, offset = choose_readout(features, labels, 2)
+    right = (features @ weight.T + offset).argmax(1) == labels
+    assert right.double().mean() > 0.97

@@ -37,7 +37,7 @@ class SwiGLU(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        return self.out(F.silu(self.gate(x)) * self.input(x)), {}
+        return self.out(ops.swiglu(self.gate(x), self.input(x))), {}
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -330,6 +330,11 @@ def train_vectors(
     noise = noise_table(corpus.counts.astype(np.float64) ** NOISE_POWER)
     for number in range(options.passes):
         _one_pass(corpus, options, number, (inputs, outputs), noise, progress)
+    if not inputs.isfinite().all():
+        raise ThreefoldError(
+            "the vectors have grown beyond all numbers (NaN or inf); train again with a smaller "
+            f"learning_rate, e.g. {RATES[options.method]}"
+        )
     return inputs[:, : options.width].numpy()
 
 

@@ -20,6 +20,7 @@ from threefold.cli import (
     generate,
     info,
     lab,
+    lab_defaults,
     lab_fine_tuning,
     lab_streams,
     merge,
@@ -73,6 +74,7 @@ app.add_typer(data.data)
 app.add_typer(words.words)
 lab.lab.command("fine-tuning")(lab_fine_tuning.fine_tuning)
 lab.lab.command()(lab_streams.alarms)
+lab.lab.command()(lab_defaults.defaults)
 lab.lab.command()(lab_streams.streams)
 app.add_typer(lab.lab)
 

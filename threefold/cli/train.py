@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from threefold.errors import ThreefoldError
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
     from threefold.training.experiment import TrainedRun
+    from threefold.training.preparation import PreparedRun
 
 
 Mixers = Annotated[str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")]
@@ -112,7 +114,7 @@ def train(
     run_config = _read_config(config, _settings(locals()), overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
-        return _dry_run(run_config)
+        return _dry_run(run_config, started)
     _launch(ranks, [] if folder else ["--folder", str(path)])
     _run(run_config, path, started, tensorboard=tensorboard)
 
@@ -132,10 +134,25 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dry_run(config: RunConfig) -> None:
-    from threefold.training.preparation import prepare
+def _dry_run(config: RunConfig, started: float) -> None:
+    print_plan(*_prepare(config, None, started))
 
-    print_plan(config, prepare(config))
+
+def _prepare(
+    config: RunConfig, folder: Path | None, started: float, data_name: str | None = None
+) -> tuple[RunConfig, PreparedRun]:
+    """The configuration with what suits the data, and what the run needs."""
+    from dataclasses import replace
+
+    from threefold.training.defaults import suit
+    from threefold.training.preparation import open_run_data, open_start, prepare
+
+    start = open_start(config)
+    data = open_run_data(config, start, data_name)
+    chosen: Mapping[str, str] = {}
+    if data_name is None:
+        config, data, chosen = suit(config, data, start, folder)
+    return config, replace(prepare(config, data, start, started), chosen=chosen)
 
 
 def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
@@ -213,15 +230,12 @@ def _run(
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.distributed import join_group
     from threefold.training.experiment import run
-    from threefold.training.preparation import open_run_data, open_start, prepare
     from threefold.training.reporters import TensorBoardReporter, console_reporter
     from threefold.training.summary import title_of
 
     keep_memory()
     with join_group() as group:
-        start = open_start(config)
-        data = open_run_data(config, start, data_name)
-        prepared = prepare(config, data, start, started)
+        config, prepared = _prepare(config, folder, started, data_name)
         if group.is_main and data_name is None:
             print_plan(config, prepared)
             output.say(f"folder      {folder}")

@@ -40,6 +40,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_stream_facts(config, model),
             *_ensemble_facts(config),
             *_augmentation_facts(config),
+            *_chosen_facts(config, prepared),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", _duration(config, prepared, step.total(settings))),
@@ -47,6 +48,17 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
         ]
     )
+
+
+def _chosen_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    """Settings that were not given, and why they are what they are."""
+    from threefold.training.schema import flat
+
+    values = flat(config.model_dump(mode="json"))
+    shown = [
+        f"{name}={str(values[name]).lower()} ({reason})" for name, reason in prepared.chosen.items()
+    ]
+    return [("chosen" if number == 0 else "", text) for number, text in enumerate(shown)]
 
 
 def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
@@ -119,7 +131,7 @@ def _stream_facts(config: RunConfig, model: Model) -> list[tuple[str, str]]:
 def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
     """How long the run takes, with its evaluations."""
     from threefold.training.preparation import judging_seconds
-    from threefold.training.trainer import EVALUATIONS, starts_fitted
+    from threefold.training.regular_evaluations import EVALUATIONS, evaluates_regularly
 
     settings, task = config.training, prepared.data.task
     if settings.time is not None and prepared.budget is not None:
@@ -134,7 +146,7 @@ def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
         return f"{text}about {format_duration(seconds)} for evaluation{sample}"
     valid, test = judging_seconds(config, prepared)
     times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
-    if settings.eval_every is None and starts_fitted(prepared.model):
+    if settings.eval_every is None and evaluates_regularly(prepared.model, settings):
         times = 1 + EVALUATIONS
     return (
         f"{settings.steps:,} steps, about {format_duration(training)}, and "

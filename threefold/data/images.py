@@ -20,7 +20,7 @@ IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
     """An image [height, width, 3], or [height, width] with `colours` "L" (grey)."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise ThreefoldError("reading images needs Pillow; run: pip install pillow") from error
     read_bytes(path)
@@ -29,12 +29,24 @@ def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
             if image.width * image.height > MOST_PIXELS:
                 size = f"{image.width} × {image.height} pixels"
                 raise file_error(path, None, f"{size}, expected at most {MOST_PIXELS:,}")
-            return np.array(image.convert(colours))
+            if image.mode == "F" or image.mode.startswith("I"):
+                return _from_deep_pixels(path, np.asarray(image), colours)
+            # Cameras store how the picture was held beside its pixels.
+            return np.array(ImageOps.exif_transpose(image).convert(colours))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ThreefoldError):
             raise
         why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         raise file_error(path, None, f"not an image, or damaged{why}; convert it") from error
+
+
+def _from_deep_pixels(path: Path, pixels: NDArray[Any], colours: str) -> NDArray[np.uint8]:
+    """Grey pixels of 16 bits as 8 bits, which Pillow would cut off at 255."""
+    if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() >= 1 << 16:
+        what = "numbers with a decimal point" if pixels.dtype.kind == "f" else "beyond 16 bits"
+        raise file_error(path, None, f"its pixels are {what}; convert it to 8 or 16 bits per pixel")
+    grey = (pixels.astype(np.int64) >> 8).astype(np.uint8)
+    return grey if colours == "L" else np.repeat(grey[..., None], 3, axis=-1)
 
 
 def is_grey(pixels: NDArray[np.uint8]) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 from threefold.kernels import library
 
@@ -61,7 +63,7 @@ def kernel_for(
     kernel = KERNELS.get((operation, "cpu" if x.is_cpu else x.device.type))
     if kernel is None or (dtype or x.dtype) not in kernel.dtypes:
         return None
-    if kernel.native and not kernels_loaded():
+    if kernel.native and (not kernels_loaded() or needs_definition()):
         return None
     if kernel.shortest > 1 and x.shape[1] < kernel.shortest:
         return None
@@ -91,6 +93,26 @@ def kernels_loaded() -> bool:
 kernels_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def transforms_active() -> bool:
+    """Whether torch.func transforms what runs, or forward-mode derivatives are computed."""
+    if torch.compiler.is_compiling():
+        return False
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def needs_definition() -> bool:
+    """Whether derivatives are computed in a way that native kernels do not know.
+
+    They have a backward pass for autograd, but none for torch.func (grad, vjp, jacrev) and no
+    forward-mode derivative, which torch would then take for zero in silence.
+    """
+    if not transforms_active():
+        return False
+    if forward_ad._current_level >= 0:
+        return True
+    return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
+
+
 def may_call_directly(*inputs: Tensor | None) -> bool:
     """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
 
@@ -100,7 +122,7 @@ def may_call_directly(*inputs: Tensor | None) -> bool:
     return (
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
-        and not torch._C._are_functorch_transforms_active()
+        and not transforms_active()
         and all(x is None or (type(x) in PLAIN_TENSOR_TYPES and not x.is_neg()) for x in inputs)
     )
 

@@ -2,7 +2,8 @@
 
 A change is detected by a parameter's address, by torch's version counter of in-place updates, and,
 because fused optimisers, `parameter.data` and numpy do not advance the counter, by a checksum of
-its numbers (on the CPU). A value that needs gradients is computed at each call.
+its numbers (on the CPU). A value that needs gradients is computed at each call,
+and so is one under transforms (torch.func, forward-mode derivatives), whose tensors have no memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from threefold.kernels import library
 from threefold.kernels.autocast import autocast_device
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, transforms_active
 
 Value = TypeVar("Value")
 
@@ -52,9 +53,8 @@ class ParameterCache(Generic[Value]):
         if device is not None:
             with torch.autocast(device, enabled=False):
                 return self.of(parameters, make, *more)
-        if torch.compiler.is_compiling() or (
-            torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        ):
+        needed = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        if needed or torch.compiler.is_compiling() or transforms_active():
             return make()
         key = (more, _versions(parameters))
         known = self._known

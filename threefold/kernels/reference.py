@@ -180,6 +180,30 @@ def rms_norm(
     return y.to(x.dtype)
 
 
+def swiglu(gate: Tensor, x: Tensor) -> Tensor:
+    """`silu(gate) ⊙ x`."""
+    return F.silu(gate) * x
+
+
+def rotary(
+    query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys turned by their positions, in float32 at least; as in `ops.rotary`."""
+    elements = position.unsqueeze(1) + torch.arange(key.shape[1], device=key.device)
+    angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+    count = query.shape[1]
+    return _turn_pairs(query, cos[:, :count], sin[:, :count]), _turn_pairs(key, cos, sin)
+
+
+def _turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half, y = cos.shape[-1], x.to(torch.promote_types(x.dtype, torch.float32))
+    first, second, rest = y[..., :half], y[..., half : 2 * half], y[..., 2 * half :]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat([*parts, rest] if rest.shape[-1] else parts, -1).to(x.dtype)
+
+
 def token_shift(
     x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -15,12 +15,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from threefold.kernels import ops
 from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
-from threefold.layers.positions import advance_position, rotary_frequencies, rotate
+from threefold.layers.positions import advance_position, rotary_frequencies
 from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
@@ -80,7 +81,7 @@ class BoundedMemoryControl(Mixer):
         position, memory = state["position"], state["memory"]
         frequencies = rotary_frequencies(key.shape[-1], x.device)
         query = upcast(query) * query.shape[-1] ** -0.5
-        query, key = rotate(query, upcast(key), position, frequencies)
+        query, key = ops.rotary(query, upcast(key), position, frequencies)
         slot = upcast(slot).clamp(-self.clamp, self.clamp)
         empty = memory["sum"].squeeze(-2) == 0  # a used slot has n ≥ 1
         gates = stabilise(torch.zeros_like(slot), slot, state["maximum"], lengths, empty=empty)

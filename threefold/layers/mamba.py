@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.convolution import ShortConvolution
 from threefold.layers.initialisation import initial_delta_bias
 from threefold.layers.linear import Linear
@@ -55,6 +56,7 @@ class Mamba(Mixer):
         self.delta = Linear(rank, channels, bias=False)
         self.delta_bias = nn.Parameter(initial_delta_bias(channels, delta_range))
         self.A_log = nn.Parameter(torch.arange(1.0, state_size + 1).log().repeat(channels, 1))
+        self.derived: ParameterCache[Tensor] = ParameterCache()
         self.D = nn.Parameter(torch.ones(channels))
         self.out = Linear(channels, width, bias=bias)
         self.carries(memory=(channels, state_size), conv=self.conv.state_shape)
@@ -71,7 +73,7 @@ class Mamba(Mixer):
         y, memory = selective_recurrence(
             x,
             self.delta(delta),
-            -upcast(self.A_log).exp(),
+            self.derived.of([self.A_log], lambda: -upcast(self.A_log).exp()),
             B,
             C,
             self.D,

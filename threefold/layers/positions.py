@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels import ops
 from threefold.kernels.parameter_cache import ParameterCache
 from threefold.kernels.replay.activity import recording
-from threefold.layers.precision import upcast
 from threefold.memory.attention import Bias
-from threefold.memory.state import memory_dtype
 
 
 class Positions(nn.Module):
@@ -94,7 +93,7 @@ class Rotary(Positions):
     def rotate(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         key_values = query.shape[-1], query.device, self.base
         frequencies = self.derived.of([], lambda: rotary_frequencies(*key_values), *key_values)
-        return rotate(query, key, position, frequencies)
+        return ops.rotary(query, key, position, frequencies)
 
 
 class ALiBi(Positions):
@@ -211,30 +210,6 @@ def alibi_slopes(heads: int) -> list[float]:
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
     return slopes + between[: heads - power]
-
-
-def rotate(
-    query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Rotary: rotate channels i and i + size//2 of both [B, L, H, size] by position · frequency.
-
-    `position` int64 [B] is where each row starts, `frequencies` float64 [size//2].  Angles are
-    float64 (float32 is off by 1.6e-2 after a million elements).  An odd last channel is unchanged.
-    There may be fewer queries than keys: those of the first elements.
-    """
-    elements = position.unsqueeze(1) + torch.arange(key.shape[1], device=key.device)
-    angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
-    dtype = memory_dtype(query.dtype)
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    count = query.shape[1]
-    return _rotate_pairs(query, cos[:, :count], sin[:, :count]), _rotate_pairs(key, cos, sin)
-
-
-def _rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half, y = cos.shape[-1], upcast(x)
-    first, second, rest = y[..., :half], y[..., half : 2 * half], y[..., 2 * half :]
-    parts = [first * cos - second * sin, second * cos + first * sin]
-    return torch.cat([*parts, rest] if rest.shape[-1] else parts, -1).to(x.dtype)
 
 
 def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) -> Tensor:

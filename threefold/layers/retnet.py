@@ -16,7 +16,7 @@ from threefold.layers.heads import choose_heads, split_heads
 from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.positions import advance_position, rotate
+from threefold.layers.positions import advance_position
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -64,7 +64,7 @@ class RetNet(Mixer):
         pairs = torch.linspace(0, 1, size // 2, dtype=torch.float64, device=x.device)
         frequencies = 10_000.0**-pairs
         scale = torch.arange(5, 5 + self.heads, dtype=torch.float64, device=x.device)
-        query, key = rotate(query, key * size**-0.5, state["position"], frequencies)
+        query, key = ops.rotary(query, key * size**-0.5, state["position"], frequencies)
         out, memory = recur(
             query,
             key,

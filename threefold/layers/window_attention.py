@@ -2,13 +2,14 @@
 
 Windows are M × M elements of a grid of rows and columns; b depends on the distance in both
 directions.  Shifted windows wrap around the border, and elements that were not neighbours there do
-not read each other.
+not read each other.  A grid that windows do not divide is padded with zeros below and to the right.
 Liu et al. 2021, "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows".
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
@@ -30,12 +31,14 @@ class WindowAttention(Mixer):
         self, width: int, *, grid: tuple[int, int], window: int, shift: int = 0, heads: int
     ) -> None:
         super().__init__(width)
-        if any(side % window for side in grid) or not 0 <= shift < window:
+        if min(*grid, window) < 1 or not 0 <= shift < window:
             raise ThreefoldError(
                 f"{self.name}: a grid of {grid[0]} × {grid[1]}, windows of {window}, shift "
-                f"{shift}; expected windows that divide the grid, and a smaller shift"
+                f"{shift}; expected sides of 1 or more, and a shift smaller than the window"
             )
         self.grid, self.window, self.shift = grid, window, shift
+        down, across = (-(-side // window) * window for side in grid)
+        self.padded = (down, across)  # sides that windows divide
         self.heads = Heads(width, heads=heads, bias=True)
         self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))
         nn.init.trunc_normal_(self.bias, std=0.02)
@@ -44,7 +47,11 @@ class WindowAttention(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
+        down, across = self.grid
         grid = torch.unflatten(x, 1, self.grid)
+        if self.padded != self.grid:
+            missing = self.padded[0] - down, self.padded[1] - across
+            grid = F.pad(grid, (0, 0, 0, missing[1], 0, missing[0]))
         if self.shift:
             grid = grid.roll((-self.shift, -self.shift), (1, 2))
         windows = self._cut(grid)
@@ -59,17 +66,17 @@ class WindowAttention(Mixer):
         y = self._join(self.heads.join(out))
         if self.shift:
             y = y.roll((self.shift, self.shift), (1, 2))
-        return y.flatten(1, 2), {}
+        return y[:, :down, :across].flatten(1, 2), {}
 
     def _cut(self, grid: Tensor) -> Tensor:
         """[B, rows, columns, width] to windows [B, windows, M², width]."""
-        rows, columns = (side // self.window for side in self.grid)
+        rows, columns = (side // self.window for side in self.padded)
         cut = grid.reshape(len(grid), rows, self.window, columns, self.window, -1)
         return cut.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
     def _join(self, windows: Tensor) -> Tensor:
         """The inverse of `_cut`, from [B, windows · M², width]."""
-        rows, columns = (side // self.window for side in self.grid)
+        rows, columns = (side // self.window for side in self.padded)
         cut = torch.unflatten(windows, 1, (rows, columns, self.window, self.window))
         return cut.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
@@ -86,9 +93,9 @@ class WindowAttention(Mixer):
 
     def _blocked(self) -> Tensor:
         """[windows, M², M²]: pairs of elements that the shift put into one window."""
-        down, across = (_wrapped(side, self.shift) for side in self.grid)
+        down, across = (_wrapped(side, self.shift) for side in self.padded)
         regions = 2 * down.unsqueeze(1) + across
-        of_window = self._cut(regions.view(1, *self.grid, 1))[0, ..., 0]
+        of_window = self._cut(regions.view(1, *self.padded, 1))[0, ..., 0]
         return of_window.unsqueeze(1) != of_window.unsqueeze(2)
 
 

@@ -7,13 +7,16 @@ Vaswani et al. 2017, "Attention Is All You Need".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.dispatch import transforms_active
 
 NAME = "attention"  # in error messages
 
@@ -87,19 +90,25 @@ def attend(
         q = q.reshape(q.shape[0], groups, heads // groups, -1)
         if mask is not None and mask.shape[1] == heads:
             mask = mask.reshape(mask.shape[0], groups, heads // groups, -1)
-    out = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        is_causal=causal,
-        dropout_p=dropout,
-        scale=size**-0.5,
-        enable_gqa=groups != heads and not folded,
-    )
+    with _usable_kernels():
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=causal,
+            dropout_p=dropout,
+            scale=size**-0.5,
+            enable_gqa=groups != heads and not folded,
+        )
     if folded:
         out = out.reshape(out.shape[0], heads, 1, -1)
     return out.transpose(1, 2)[..., :width]
+
+
+def _usable_kernels() -> AbstractContextManager[Any]:
+    """Torch's fused attention has no forward-mode derivative and no rule for vmap."""
+    return sdpa_kernel(SDPBackend.MATH) if transforms_active() else nullcontext()
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

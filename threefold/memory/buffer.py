@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.dispatch import transforms_active
 from threefold.kernels.growing_buffer import (
     claim_buffer,
     claim_window,
@@ -103,12 +104,10 @@ def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Te
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd records what is computed from these tensors, or torch.func maps over it."""
+    """Whether autograd records what is computed from these tensors, or a transform is active."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    if torch.compiler.is_compiling():
-        return False
-    return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+    return transforms_active()
 
 
 def _joined(past: Tensor, new: Tensor, spans: Spans) -> Tensor:

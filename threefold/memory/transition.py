@@ -108,7 +108,8 @@ def _numbers(planes: Tensor) -> Tensor:
 
 def _row(planes: Tensor) -> Tensor:
     """The conjugate of `_numbers`: for a row c, Re(c s) is the sum of products with s's planes."""
-    return _numbers(planes).conj()
+    real, imaginary = planes.chunk(2, -1)
+    return torch.complex(real, -imaginary)  # `conj` is a view whose gradients vmap does not know
 
 
 def _times(*numbers: Tensor) -> Tensor:

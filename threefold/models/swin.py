@@ -7,7 +7,7 @@ Liu et al. 2021, "Swin Transformer: Hierarchical Vision Transformer using Shifte
 
 from __future__ import annotations
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.blocks.block import PreNorm
@@ -18,15 +18,19 @@ from threefold.layers.heads import choose_heads
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Plan
 from threefold.layers.window_attention import WindowAttention
-from threefold.models.image_model import ImageModel, check_patch, cut_patches
+from threefold.models.image_model import ImageModel, cut_patches
 from threefold.models.spec import Spec
 
-LARGEST_WINDOW = 7  # as published; where it does not divide the grid, the largest side that does
+LARGEST_WINDOW = 7  # as published
+WINDOWS = range(4, LARGEST_WINDOW + 1)  # those preferred where they divide a grid
 HEAD_SIZE = 32  # as published
 
 
 class PatchMerging(nn.Module):
-    """x [B, rows · columns, width] to W norm([four neighbours]), half as many rows and columns."""
+    """x [B, rows · columns, width] to W norm([four neighbours]), half as many rows and columns.
+
+    An odd number of them is made even by zeros.
+    """
 
     def __init__(self, width: int, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -36,7 +40,8 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows, columns = self.grid
-        cut = torch.unflatten(x, 1, (rows // 2, 2, columns // 2, 2))
+        grid = F.pad(x.reshape(len(x), *self.grid, -1), (0, 0, 0, columns % 2, 0, rows % 2))
+        cut = grid.reshape(len(x), (rows + 1) // 2, 2, (columns + 1) // 2, 2, -1)
         joined = cut.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)
         merged: Tensor = self.reduction(self.norm(joined))
         return merged
@@ -59,9 +64,10 @@ class SwinStage(nn.Module):
 class SwinTransformer(ImageModel):
     """Images [B, channels, height, width] to one of `classes` (0: no head, see `encode`).
 
-    blocks: of each stage; (): two in each.  window: side of the windows; 0: the largest up to 7
-    that divides a stage's grid of patches.  heads: of the first stage, twice as many in each later
-    one; 0: of a size near 32.
+    blocks: of each stage; (): two in each.  window: side of the windows; 0: the largest from 4 to 7
+    that divides a stage's grid of patches, otherwise 7.  Images and grids of other sides are padded
+    with zeros, as in the published code; a smaller grid is a single window.  heads: of the first
+    stage, twice as many in each later one; 0: of a size near 32.
     """
 
     kind = "swin"
@@ -94,15 +100,18 @@ class SwinTransformer(ImageModel):
     def encode(self, images: Tensor) -> Tensor:
         """Outputs [B, positions, feature_width] of the last stage, row by row."""
         self.check_images(images)
-        patches = cut_patches(images, self.spec.option("patch"))
+        patch = self.spec.option("patch")
+        down, across = (-side % patch for side in images.shape[2:])
+        patches = cut_patches(F.pad(images, (0, across, 0, down)), patch)
         x = self.embedding_norm(self.embedding(patches))
         h: Tensor = self.norm(self.stages(x))
         return h
 
     def grid(self, stage: int) -> tuple[int, int]:
         """Rows and columns of patches in a stage."""
-        down, across = (side // self.spec.option("patch") for side in self.spec.option("image"))
-        return down >> stage, across >> stage
+        side = self.spec.option("patch") * 2**stage
+        down, across = (-(-pixels // side) for pixels in self.spec.option("image"))
+        return down, across
 
     def _make_stage(self, stage: int) -> SwinStage:
         width, grid = self.spec.width * 2**stage, self.grid(stage)
@@ -129,20 +138,17 @@ class SwinTransformer(ImageModel):
     def _window(self, stage: int) -> int:
         grid, asked = self.grid(stage), self.spec.option("window")
         most = min(*grid, asked or LARGEST_WINDOW)
-        fitting = [side for side in range(1, most + 1) if all(s % side == 0 for s in grid)]
-        if asked and most not in fitting:
-            raise ThreefoldError(
-                f"{self.name}: stage {stage + 1} has {grid[0]} × {grid[1]} patches, which windows "
-                f"of {asked} × {asked} do not divide; choose another window, e.g. {fitting[-1]}, "
-                "or 0: the largest that fits"
-            )
-        return fitting[-1]
+        fitting = [side for side in WINDOWS if side <= most and not any(s % side for s in grid)]
+        return most if asked else max(fitting, default=most)
 
     def _check_options(self) -> None:
         spec = self.spec
         self.check_image_options()
         check_dropout(self.name, dropout=spec.option("dropout"))
-        check_patch(self.name, spec.option("image"), spec.option("patch"))
+        if spec.option("patch") < 1:
+            raise ThreefoldError(
+                f"{self.name}: patch is {spec.option('patch')}, expected 1 or more pixels"
+            )
         counts = [count for count in self.blocks if isinstance(count, int) and count > 0]
         if len(counts) != spec.depth or len(self.blocks) != spec.depth:
             raise ThreefoldError(
@@ -155,9 +161,8 @@ class SwinTransformer(ImageModel):
                     f"{self.name}: {name} is {spec.option(name)}, expected 1 or more, or 0: chosen"
                 )
         down, across = self.grid(0)
-        parts = 2 ** (spec.depth - 1)
-        if down % parts or across % parts:
+        if min(down, across) < 2 ** (spec.depth - 1):
             raise ThreefoldError(
                 f"{self.name}: {down} × {across} patches cannot be halved {spec.depth - 1} times; "
-                "use fewer stages (depth), a smaller patch, or images of another size"
+                "use fewer stages (depth), a smaller patch, or larger images"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -39,15 +39,17 @@ class Generation:
     tokens: Tensor  # [B, n] int64, −1 after the end of a row
     lengths: Tensor  # [B]
     finish_reasons: tuple[str, ...]  # per row: "stop", "length", or "" if it has not ended
-    state: State
+    state: State = field(repr=False)
     seed: int
-    pending: Tensor  # [B], the last token of each row
-    seen: Tensor  # [B, vocabulary], tokens in the prompt and the generated text
-    draws: tuple[int, ...]  # random numbers that each row has used
-    tails: tuple[tuple[int, ...], ...]  # the newest tokens, where a stop may have begun
-    unbatched: bool  # the prompt was a text or [L], not several texts or [B, L]
-    tokenizer: Any = None  # of the model
-    hypotheses: tuple[tuple[Hypothesis, ...], ...] = ()  # beam search: the best of each row
+    pending: Tensor = field(repr=False)  # [B], the last token of each row
+    seen: Tensor = field(repr=False)  # [B, vocabulary], tokens in the prompt and the generated text
+    draws: tuple[int, ...] = field(repr=False)  # random numbers that each row has used
+    # The newest tokens, where a stop may have begun.
+    tails: tuple[tuple[int, ...], ...] = field(repr=False)
+    unbatched: bool = field(repr=False)  # the prompt was a text or [L], not several texts or [B, L]
+    tokenizer: Any = field(default=None, repr=False)  # of the model
+    # Beam search: the best of each row.
+    hypotheses: tuple[tuple[Hypothesis, ...], ...] = field(default=(), repr=False)
 
     def rows(self) -> list[list[int]]:
         """Return the tokens of each row as a list, without padding."""

@@ -36,7 +36,7 @@ from threefold.runtime.scores.alarms import (
     WindowScorer,
 )
 from threefold.runtime.scores.grouping import Columns, Groups, concatenate, in_order
-from threefold.runtime.scores.scorers import Scorer, make_scorer
+from threefold.runtime.scores.scorers import ResidualScorer, Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
@@ -211,6 +211,8 @@ class ScoreStream(Iterator[StreamScores]):
                 top_k=settings.top_k,
                 series=series,
             )
+            if isinstance(scorer, ResidualScorer) and isinstance(self.past, WindowedPast):
+                scorer.look_twice(self.past.context)
             if settings.window is not None or self.judge is not None:
                 scorer = WindowScorer(scorer, settings.window, self.judge)
             self.scorers[series] = scorer
@@ -226,6 +228,7 @@ class ScoreStream(Iterator[StreamScores]):
         for part, ready in prepared:
             before = None if part.starts else self.past.last_output(part.series)
             scorer = self._scorer(part.series)
+            scorer.see(part.inputs)
             scores = scorer.columns(ready.values, before, next(outputs))
             columns.append({**ready.columns, **scores})
         merged = in_order(columns, [part.order for part in parts])

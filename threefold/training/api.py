@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from threefold.data.readers import checked_path
@@ -16,6 +18,7 @@ from threefold.tasks.task import Task
 from threefold.tasks.user_data.datasets import batch_size_of
 from threefold.tasks.user_data.settings import join_names
 from threefold.training.config import RunConfig
+from threefold.training.defaults import suit
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, run
 from threefold.training.fine_tuning import open_starting_model, settle
@@ -60,18 +63,18 @@ def train(
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,
     as a list or separated by commas.  time_column: in the order of which rows follow each other.
     group_column, series_column: rows with one value of it are one sequence or one time series.
-    horizon: rows to forecast.  known_future: features that are known for these rows, too.
+    horizon: rows to forecast. known_future: features that are known for these rows, too.
     from_model: a trained model, or its folder, to start from: blocks, tokenizer, columns and
-    scaling are kept, the head too if kind and labels are the same.  adapters: a rank, e.g. 8; then
-    only the head and low-rank adapters are trained.  pretrain: first learn to predict the next
-    element, also from rows without a label.  ensemble: how many models to train from other seeds,
-    whose answers are averaged.  settings: others by full names (`threefold config`), which
-    override the arguments: {"data.length": 96}.
+    scaling are kept, the head too if the labels are the same. adapters: a rank, e.g. 8; then only
+    the head and low-rank adapters are trained. pretrain: first learn to predict the next element,
+    also without labels. ensemble: number of models from other seeds, whose answers are averaged.
+    settings: others by full names (`threefold config`), which override: {"data.length": 96}.
     """
     _check_types(folder, settings)
     config = _config(_values(locals()), settings or {})
-    prepared, config = _prepare(config, data, from_model)
-    return run(config, None if folder is None else Path(folder), prepared=prepared)
+    path = None if folder is None else Path(folder)
+    prepared, config = _prepare(config, data, from_model, path)
+    return run(config, path, prepared=prepared)
 
 
 def _check_types(folder: Any, settings: Any) -> None:
@@ -98,9 +101,13 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _prepare(
-    config: RunConfig, data: Any, from_model: Model | str | PathLike[str] | None
+    config: RunConfig,
+    data: Any,
+    from_model: Model | str | PathLike[str] | None,
+    folder: Path | None,
 ) -> tuple[PreparedRun, RunConfig]:
     """Open the model to start from and the data, and build the model."""
+    started = monotonic()
     in_memory = from_model if isinstance(from_model, Model) else None
     if from_model is not None and in_memory is None:
         model = config.model.model_copy(update={"from_model": str(from_model)})
@@ -109,7 +116,10 @@ def _prepare(
     start = open_start(config) if in_memory is None else open_starting_model(in_memory)
     opened = open_run_data(config, start, source=None if isinstance(data, (str, Path)) else data)
     _tell(opened)
-    return prepare(config, opened, start), config
+    config, opened, chosen = suit(config, opened, start, folder)
+    for name, reason in chosen.items():
+        LOGGER.info("%s was chosen: %s", name, reason)
+    return replace(prepare(config, opened, start, started), chosen=chosen), config
 
 
 def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> RunConfig:

@@ -172,7 +172,7 @@ class RunConfig(Section):
     def read(cls, values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
         """From nested values and overrides such as `training.steps=100`."""
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
-        for note in ("format_version", "plugins", "data_path"):
+        for note in ("format_version", "plugins", "data_path", "chosen"):
             plain.pop(note, None)
         plain = apply_overrides(cls, plain, overrides)
         model, data = plain.get("model"), plain.get("data")
@@ -195,8 +195,11 @@ class RunConfig(Section):
         names = [entry.plugin for entry in mixers] + ([] if task is None else [task.plugin])
         return list(dict.fromkeys(filter(None, names)))
 
-    def to_toml(self) -> str:
-        """A TOML file that `read_toml` reads back to the same configuration."""
+    def to_toml(self, chosen: Mapping[str, str] | None = None) -> str:
+        """A TOML file that `read_toml` reads back to the same configuration.
+
+        chosen: reasons of settings that the user did not give, by their full names.
+        """
         sections = self.model_dump(mode="json")
         values: dict[str, Any] = {"format_version": FORMAT_VERSION}
         if plugins := self.plugins:
@@ -207,6 +210,9 @@ class RunConfig(Section):
             if isinstance(section, Mapping):
                 lines += ["", f"[{name}]"]
                 lines += [f"{k} = {_toml(v)}" for k, v in section.items() if v is not None]
+        if chosen:
+            lines += ["", "[chosen]  # not given: the reasons"]
+            lines += [f"{json.dumps(key)} = {_toml(reason)}" for key, reason in chosen.items()]
         return "\n".join(lines).lstrip("\n") + "\n"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def run(
     if group.is_main:
         _check_memory(config, prepared)
         if folder is not None:
-            write_config(config, folder)
+            write_config(config, folder, prepared.chosen)
     shown: list[Reporter] = [LoggingReporter(title_of(config))]
     if reporters is not None:
         shown = list(reporters)
@@ -289,8 +289,11 @@ def evaluate_split(
     return evaluate(model, batches, carry=carry, objective=objective, precision=precision)
 
 
-def write_config(config: RunConfig, folder: Path) -> None:
-    """Write config.toml if there is none yet; refuse a different one and say what differs."""
+def write_config(config: RunConfig, folder: Path, chosen: Mapping[str, str] | None = None) -> None:
+    """Write config.toml if there is none yet; refuse a different one and say what differs.
+
+    chosen: the reasons of settings that were not given.
+    """
     path = folder / CONFIG
     if path.exists():
         existing = read_run(folder)
@@ -306,7 +309,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
-    write_text(path, path_note(config.data.name) + config.to_toml())
+    write_text(path, path_note(config.data.name) + config.to_toml(chosen))
 
 
 def _refuse_foreign_files(folder: Path) -> None:

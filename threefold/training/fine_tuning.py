@@ -63,11 +63,13 @@ class Takeover:
     kind: str
     sha256: str | None
     new: tuple[str, ...]  # parts that are new, e.g. head
+    fitted: int = 0  # examples that a new head was fitted to
 
     @property
     def shown(self) -> str:
         """One line for the plan."""
         new = f"new: {', '.join(self.new)}" if self.new else "nothing is new"
+        new += f", fitted to the features of {self.fitted:,} examples" if self.fitted else ""
         return f"{self.kind} model of {self.name}; {new}"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from threefold.errors import ThreefoldError
 from threefold.models.ensemble import check_kind
 from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
-from threefold.models.table import build
+from threefold.models.table import KINDS, build
 from threefold.tasks.task import Task
 from threefold.training.config import RunConfig
 from threefold.training.devices import place
@@ -29,14 +29,15 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.head_starts import start_head
 from threefold.training.linear_starts import apply_start
-from threefold.training.pretraining import check_pretraining
+from threefold.training.pretraining import check_pretraining, starts_from_neighbours
+from threefold.training.regular_evaluations import EVALUATIONS, evaluates_regularly
 from threefold.training.time_budget import MOST_JUDGING, TimeBudget
-from threefold.training.trainer import EVALUATIONS, starts_fitted
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
-from threefold.training.word_embeddings import start_embedding, with_width_of
+from threefold.training.word_embeddings import start_embedding, with_scale, with_width_of
 
-START_EXAMPLES = 1000  # of each validation of a forecaster, of which there are many
+REGULAR_EXAMPLES = 1000  # of each validation of a run that has ten of them
 FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
 
 
@@ -54,6 +55,7 @@ class PreparedRun:
     on_test_batch: OnBatch | None = None  # sees the outputs of the final test
     takeover: Takeover | None = None  # what the model has of one that it starts from
     start: StartingModel | None = None
+    chosen: Mapping[str, str] = field(default_factory=dict)  # reasons of settings not given
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
         """The batches of the validation or of the test, as many as there is time for."""
@@ -81,13 +83,13 @@ def prepare(
         torch.set_num_threads(config.threads)
     start = start or open_start(config)
     data = data or open_run_data(config, start)
-    model, known, takeover = _build(config, data, start)
+    model, known, takeover = build_model(config, data, start)
     _check_ensemble(config, model)
     if config.data.pretrain:
         check_pretraining(model, data)
     place(model, config.training)
     batches = _augmented(config, data)
-    few = START_EXAMPLES if starts_fitted(model) else None
+    few = REGULAR_EXAMPLES if evaluates_regularly(model, config.training) else None
     prepared = PreparedRun(
         data,
         model,
@@ -151,12 +153,15 @@ def open_run_data(
     return open_data(settings, source=source, start=known)
 
 
-def _build(
+def build_model(
     config: RunConfig, data: TrainingData, start: StartingModel | None
 ) -> tuple[Model, int | None, Takeover | None]:
     """A new model, or one that starts from another; with its known words and what is taken over."""
     vectors = None if config.model.embedding is None else WordVectors.load(config.model.embedding)
     settings = config.model if vectors is None else with_width_of(vectors, config.model)
+    pretrained = config.data.pretrain and start is None and starts_from_neighbours(data)
+    if (pretrained or vectors) and "scale_embedding" in KINDS[data.task.kind].options:
+        settings = with_scale(settings)
     takeover, known = None, None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
@@ -165,6 +170,8 @@ def _build(
         else:
             spec = starting_spec(data, settings, start)
             model, takeover = build_from(spec, start, data.preprocessing)
+            if "head" in takeover.new:
+                takeover = replace(takeover, fitted=start_head(model, data))
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
     if isinstance(model, Forecaster) and (takeover is None or "start" in takeover.new):
         options = {**settings.options, "lags": model.lags} if takeover else settings.options
@@ -192,7 +199,8 @@ def _fit_into_time(
 ) -> PreparedRun:
     """Evaluate on a sample, if all examples would take more than a share of the time limit."""
     valid, test = judging_seconds(config, prepared)
-    rounds, sampled = EVALUATIONS + 1 if starts_fitted(prepared.model) else 1, prepared
+    regular = evaluates_regularly(prepared.model, config.training)
+    rounds, sampled = EVALUATIONS + 1 if regular else 1, prepared
     if not config.training.carry_state:
         shares = _judged_shares(MOST_JUDGING * time_limit, rounds * valid, test)
         sampled = replace(

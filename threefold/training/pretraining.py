@@ -1,11 +1,13 @@
 """Pretraining on a user's own inputs: predict the next element, then learn the few labels.
 
+    words     log σ(u_y · v_x), y near x        vectors of the tokens (skip-gram), to start from
     tokens    −log p(x_{t+1} | x_1 … x_t)       a language model with the same blocks
     numbers   (x̂_{t+1} − x_{t+1})²              from every element the next, by the same blocks
 
 The inputs are those of the training split and those without a label; one in ten is for validation.
 The run in the folder `pretraining` resumes as every run does, and its weights start the other one.
-Dai and Le 2015, "Semi-supervised Sequence Learning".
+Dai and Le 2015, "Semi-supervised Sequence Learning"; Mikolov et al. 2013, "Distributed
+Representations of Words and Phrases and their Compositionality".
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.padding import pad_rows
+from threefold.data.tokenizers import BPETokenizer, WordTokenizer
 from threefold.errors import ThreefoldError, option
 from threefold.models.backbone import Backbone
 from threefold.models.model import Model
@@ -33,15 +36,20 @@ from threefold.training.fine_tuning import (
     starting_spec,
     take_over,
 )
+from threefold.training.head_starts import start_head
 from threefold.training.loop import train
 from threefold.training.reporters import Reporter
 from threefold.training.result import Result
+from threefold.training.run_folder import CHECKPOINTS
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData
+from threefold.training.word_embeddings import start_from_neighbours
 
 FOLDER = "pretraining"  # in the folder of the run
 LONGEST = 256  # elements of one example; longer inputs are cut into several
 SHARE = 0.5  # of a time limit
+PASSES = 5  # of the vectors of tokens over the inputs …
+NEIGHBOURS, TOKENS_PER_SECOND = 0.1, 300_000  # … fewer if they took more of a time limit
 
 
 def pretrain(
@@ -54,6 +62,9 @@ def pretrain(
     """Train the blocks of a model to predict the next element of the inputs."""
     check_pretraining(model, data)
     task = pretraining_task(data.task)
+    resumed = folder is not None and any((folder / FOLDER / CHECKPOINTS).glob("*"))
+    if config.model.from_model is None and starts_from_neighbours(data) and not resumed:
+        start_from_neighbours(model, *_neighbours(config, data))
     inputs = TrainingData(task, config.data.model_copy(update={"batching": "examples"}))
     start = StartingModel("the model", model, None)
     with torch.random.fork_rng(devices=[]):
@@ -72,7 +83,23 @@ def pretrain(
         reporters=reporters,
     )
     take_over(model, first, "pretraining", heads=False)
+    if result.stopped != "interrupted":
+        start_head(model, data)
     return result
+
+
+def starts_from_neighbours(data: TrainingData) -> bool:
+    """Whether tokens are words or parts of them, so that their neighbours say what they mean."""
+    return isinstance(data.tokenizer, (WordTokenizer, BPETokenizer))
+
+
+def _neighbours(config: RunConfig, data: TrainingData) -> tuple[Sequence[Array], int, int]:
+    """Inputs, passes over them, and seed of the vectors of tokens."""
+    inputs, time = data.task.pretraining, config.training.time
+    passes = PASSES
+    if time is not None:  # a share of the time at a usual speed, so that no clock decides
+        passes = int(NEIGHBOURS * time * TOKENS_PER_SECOND / max(sum(map(len, inputs)), 1))
+    return inputs, min(max(passes, 1), PASSES), config.model.seed
 
 
 def pretraining_settings(config: RunConfig) -> TrainingSettings:

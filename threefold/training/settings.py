@@ -94,6 +94,8 @@ class TrainingSettings(Section):
     """With carry_state: batches after which a row starts with an empty state, at another place."""
     eval_every: Count | None = None
     """Steps between evaluations on the validation split; default: only at the end."""
+    keep_best: bool = False
+    """Keep the weights of the lowest validation loss, of ten evaluations or of `eval_every`."""
     target_score: float | None = None
     """Validation score that ends the run; needs eval_every."""
     patience: Count | None = None

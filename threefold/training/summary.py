@@ -10,8 +10,8 @@ from typing import Any
 from threefold.models.model import Model
 from threefold.training.config import RunConfig
 from threefold.training.evaluation import Scores
+from threefold.training.regular_evaluations import EVALUATIONS
 from threefold.training.result import Result
-from threefold.training.trainer import EVALUATIONS
 from threefold.training.training_data import TrainingData
 
 RECENT_STEPS = 10  # whose mean loss is that of training

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
-from threefold.models.forecaster import Forecaster
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.devices import computing, device_of, move, place
@@ -31,6 +30,11 @@ from threefold.training.learning_rates import SCHEDULES
 from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
 from threefold.training.objectives import Objective
 from threefold.training.optimizer import make_optimizer, scale_learning_rate
+from threefold.training.regular_evaluations import (
+    EVALUATIONS,
+    evaluates_regularly,
+    starts_fitted,
+)
 from threefold.training.reporters import Reporter
 from threefold.training.result import Result
 from threefold.training.run_folder import RunFolder
@@ -38,7 +42,6 @@ from threefold.training.seeding import seed_step
 from threefold.training.settings import TrainingSettings
 from threefold.training.time_budget import TimeBudget
 
-EVALUATIONS = 10  # of a run that starts from a fit and is not told when to evaluate
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
 
 
@@ -210,7 +213,7 @@ class Trainer:
     def evaluation_is_due(self) -> bool:
         """Whether `eval_every` asks for an evaluation at this step, or a tenth of a run is over."""
         every = self.settings.eval_every
-        if every is None and starts_fitted(self.model):
+        if every is None and evaluates_regularly(self.model, self.settings):
             return int(EVALUATIONS * self.progress) > len(self.result.validation)
         return every is not None and self.result.steps % every == 0
 
@@ -284,7 +287,7 @@ class Trainer:
         """Add an evaluation to the result; it may end the run."""
         best = min(self._validation_losses, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
-        keeps = self.settings.patience is not None or starts_fitted(self.model)
+        keeps = self.settings.patience is not None or evaluates_regularly(self.model, self.settings)
         if keeps and scores.loss < best:
             self._keep_weights()
         self.result.stopped = self._target_reached or self.result.stopped or self._out_of_patience
@@ -386,11 +389,6 @@ class Trainer:
         if found_by_any and cause == NOT_REPRODUCED:  # the bad rows are those of another rank
             raise OtherProcessFailedError("another process of this run found non-finite numbers")
         return cause
-
-
-def starts_fitted(model: nn.Module) -> bool:
-    """Whether a model was fitted before training: a forecaster with a linear start."""
-    return isinstance(model, Forecaster) and model.start is not None
 
 
 def _elements(rows: Any) -> int:

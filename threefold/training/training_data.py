@@ -66,6 +66,12 @@ class TrainingData:
         """The same data, evaluated on at most `examples` examples; None: on all."""
         return TrainingData(self.task, self.data.model_copy(update={"eval_examples": examples}))
 
+    def with_settings(self, data: DataSettings) -> TrainingData:
+        """The same task with other settings, such as the batch size; fitted starts are kept."""
+        changed = TrainingData(self.task, data)
+        changed.__dict__["_starts"] = self._starts
+        return changed
+
     def batches(self, carry: bool = False, reset_every: int | None = None) -> Callable[[int], Any]:
         """The training batches, as a function of the step.
 

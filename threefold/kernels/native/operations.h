@@ -144,6 +144,23 @@ THREEFOLD_API int THREEFOLD_NAME(rms_norm_backward)(
     int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t pieces,
     int64_t threads, double eps);
 
+/* y = silu(gate) ⊙ x, all of `count` numbers. */
+THREEFOLD_API int THREEFOLD_NAME(swiglu_forward)(
+    real *y, const real *gate, const real *x, int64_t count, int64_t threads);
+
+/* Gradients of the above. */
+THREEFOLD_API int THREEFOLD_NAME(swiglu_backward)(
+    real *grad_gate, real *grad_x, const real *grad_y, const real *gate, const real *x,
+    int64_t count, int64_t threads);
+
+/* Channels i and i + half of x turned by the angle of pair i at the element's position, or `back`; the
+ * channels from 2·half on stay. Element t of row b is at entry starts_b + t of the tables.
+ *   y, x [B, L, H, size] · cos, sin [entries, half] · starts [B] */
+THREEFOLD_API int THREEFOLD_NAME(rotary)(
+    real *y, const real *x, const real *cos, const real *sin, const int64_t *starts,
+    int64_t batch, int64_t length, int64_t heads, int64_t size, int64_t half, int64_t entries,
+    int64_t back, int64_t threads);
+
 /* y_n,t = x_t + (x_{t−1} − x_t) ⊙ share_n; x_{−1} is the state, the last real element the new one.
  *   y [N, B, L, D] · new_state, state [B, D] · x [B, L, D] · share [N, D] · lengths [B]
  * Elements at t ≥ length are not read; y is 0 there. */

@@ -74,6 +74,7 @@ inline int Reader::next() {
         CALL(20, cell_recurrence_forward)
         CALL(21, legs_recurrence_forward)
         CALL(22, gather_narrow)
+        CALL(23, swiglu_forward)
         default: return THREEFOLD_BAD_SIZE;
     }
 }

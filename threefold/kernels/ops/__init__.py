@@ -16,7 +16,9 @@ from threefold.kernels.ops.basic import (
     linear,
     linear_codes,
     rms_norm,
+    rotary,
     short_convolution,
+    swiglu,
     token_shift,
 )
 from threefold.kernels.ops.classical import random_convolutions, time_warping, word_vectors
@@ -55,9 +57,11 @@ __all__ = [
     "random_convolutions",
     "reservoir",
     "rms_norm",
+    "rotary",
     "selective_scan",
     "short_convolution",
     "spiking_reservoir",
+    "swiglu",
     "time_warping",
     "token_shift",
     "vandermonde",

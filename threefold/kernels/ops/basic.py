@@ -10,7 +10,9 @@ from torch import Tensor
 from threefold.kernels import linear as _linear
 from threefold.kernels import reference
 from threefold.kernels import rms_norm as _rms_norm
+from threefold.kernels import rotary as _rotary
 from threefold.kernels import short_convolution as _short_convolution
+from threefold.kernels import swiglu as _swiglu
 from threefold.kernels import token_shift as _token_shift
 from threefold.kernels.autocast import promote, under_autocast
 from threefold.kernels.checks import check_lengths, refuse
@@ -115,6 +117,32 @@ def rms_norm(
     run = kernel_for("rms_norm", x) if alike else None
     y: Tensor = (run or reference.rms_norm)(x, weight, gate, eps, gate_first)
     return y
+
+
+def swiglu(gate: Tensor, x: Tensor) -> Tensor:
+    """`y = silu(gate) ⊙ x`, of one shape."""
+    gate, x = promote(gate, x)
+    expected = _swiglu.expected(gate, x)
+    if expected:
+        refuse("swiglu", expected, {"gate": gate, "x": x})
+    run = kernel_for("swiglu", gate)
+    y: Tensor = (run or reference.swiglu)(gate, x)
+    return y
+
+
+def rotary(
+    query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Channels i and i + size//2 of both turned by position · frequency_i (rotary positions).
+
+    query and key `[B, L, H, size]`, `position` int64 `[B]` where each row starts, `frequencies`
+    float64 `[size//2]`. Angles are float64 (float32 is off by 1.6e-2 after a million elements). An
+    odd last channel is unchanged. There may be fewer queries than keys: the first elements'.
+    """
+    serves = _rotary.serves(query, key, position, frequencies)
+    run = kernel_for("rotary", query) if serves else None
+    turned: tuple[Tensor, Tensor] = (run or reference.rotary)(query, key, position, frequencies)
+    return turned
 
 
 def token_shift(

@@ -36,6 +36,7 @@ OPERATIONS = (
     "cell_recurrence_forward",
     "legs_recurrence_forward",
     "gather_narrow",
+    "swiglu_forward",
 )
 _DTYPES = (torch.float32, torch.float64)
 # Buffers are aligned to cache lines, in bytes.

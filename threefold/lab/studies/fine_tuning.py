@@ -1,7 +1,8 @@
 """Few labels and many texts: `threefold lab fine-tuning`.
 
     scratch    a classifier of the labelled texts alone
-    full       the same blocks, started from a language model of unlabelled texts; all are trained
+    full       the same blocks, started from a language model of unlabelled texts, which itself
+               started from vectors of their words; all are trained
     adapters   the same start; only low-rank adapters and the head are trained
 
 Reviews of IMDb (Maas et al. 2011), or news of Reuters on eight topics.  The language model reads
@@ -32,12 +33,15 @@ from threefold.training.experiment import run
 from threefold.training.fine_tuning import StartingModel, settle
 from threefold.training.frozen_layers import trained_count
 from threefold.training.preparation import prepare
+from threefold.training.pretraining import PASSES
+from threefold.training.run_folder import CHECKPOINTS
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
+from threefold.training.word_embeddings import start_from_neighbours
 
 DATA = {"reviews": (reviews, ("negative", "positive")), "news": (stories, TOPICS)}
 NAMES = ("scratch", "full", "adapters")
-CHARACTERS = 6  # of one token, at most on average: what is cut before it is read
+CHARACTERS = 6  # of one word, with the space: what is cut before it is read
 DRAW, TEST = 1, 2  # in the addresses of random numbers
 
 
@@ -48,14 +52,15 @@ class FineTuningStudy:
     data: str = "reviews"  # or news
     draws: int = 10
     labels: int = 200  # labelled texts of a draw
-    unlabelled: int = 20_000
+    unlabelled: int = 12_000
     test: int = 1000
-    length: int = 64  # tokens
-    vocabulary: int = 2048
+    length: int = 200  # words that a classifier reads
+    window: int = 100  # words of an example of the language model
+    vocabulary: int = 4096
     mixer: str = "min_gru"
-    width: int = 96
+    width: int = 64
     depth: int = 2
-    pretrain_steps: int = 1200
+    pretrain_steps: int = 150
     steps: int = 60
     rank: int = 4
     seed: int = 0
@@ -80,10 +85,10 @@ class FineTuningStudy:
         chosen = shuffled((self.seed, 0), len(texts), range(min(self.unlabelled, len(texts))))
         settings = DataSettings(
             name="texts",
-            tokenizer="bpe",
+            tokenizer="word",
             vocabulary=self.vocabulary,
-            length=self.length,
-            batch_size=32,
+            length=self.window,
+            batch_size=16,
             eval_examples=256,
             seed=self.seed,
         )
@@ -94,6 +99,10 @@ class FineTuningStudy:
             training=TrainingSettings(steps=self.pretrain_steps, seed=self.seed),
         )
         prepared, folder = prepare(config, data), self.folder and self.folder / "pretrained"
+        if folder is None or not (folder / CHECKPOINTS).is_dir():
+            assert data.task.corpus is not None
+            tokens = data.task.corpus().tokens["train"]
+            start_from_neighbours(prepared.model, [tokens], PASSES, self.seed)
         trained = run(config, folder, prepared=prepared, reporters=(), samples=False, test=False)
         if not trained.finished:
             raise ThreefoldError("interrupted while the language model was trained")
@@ -101,7 +110,11 @@ class FineTuningStudy:
 
     def _model(self) -> ModelSettings:
         return ModelSettings(
-            mixers=(self.mixer,), width=self.width, depth=self.depth, seed=self.seed
+            mixers=(self.mixer,),
+            width=self.width,
+            depth=self.depth,
+            options={"scale_embedding": True},
+            seed=self.seed,
         )
 
     def draw(self, number: int, start: Preprocessing) -> TrainingData:

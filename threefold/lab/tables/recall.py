@@ -71,11 +71,13 @@ def _cell(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> TableC
 
 def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> RunConfig:
     """The run of one mixer on one task."""
-    data, options = dict(sizes.options[task.name]), {}
+    data = dict(sizes.options[task.name])
+    options: dict[str, Any] = {}
     layer: dict[str, Any] = {}
     if mixer in POSITIONED:
-        options = {"positions": "learned", "max_length": data["length"]}
-        layer = {"heads": 2} | ({"positions": "none"} if mixer == "attention" else {})
+        options, layer = {"positions": "learned", "max_length": data["length"]}, {"heads": 2}
+    if mixer == "attention":  # positions are rotary; tokens are as large as in its paper
+        options, layer = {"scale_embedding": True}, {"heads": 2}
     return RunConfig(
         data=DataSettings(
             name=task.name,
@@ -93,7 +95,7 @@ def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> R
             seed=seed,
         ),
         training=TrainingSettings(
-            steps=sizes.steps[task.name],
+            steps=sizes.steps_of(task.name, mixer),
             learning_rate=sizes.learning_rate,
             weight_decay=0.01,
             eval_every=sizes.eval_every,

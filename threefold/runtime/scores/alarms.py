@@ -107,6 +107,9 @@ class WindowScorer(Scorer):
             columns["window_score"] = means.tolist()
         return columns if self.judge is None else {**columns, **self.judge.columns(points, means)}
 
+    def see(self, inputs: Tensor) -> None:
+        self.scorer.see(inputs)
+
     def _means(self, points: Array) -> Array:
         """The mean of the last `window` scores at each; NaN where there are not as many."""
         means, known = np.full(len(points), np.nan), np.flatnonzero(~np.isnan(points))

@@ -13,9 +13,10 @@ the stream badly finds nothing unusual.  The first 30 surprises have no score (n
 For a tagger or a classifier the surprise is −log max_c p(c), its uncertainty, scored in the same
 way; unknown inputs that it classifies with confidence are not detected (Hendrycks & Gimpel 2017, "A
 Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural Networks").
-For a forecast the score is the largest |x − μ| / σ over channels, the standardised residual.  Of
-quantiles, μ is the median and σ the deviation of the normal distribution whose interval between the
-outermost two is as wide: (q₀.₉ − q₀.₁) / 2.56.  (Halves of it would be 0 where two quantiles meet.)
+For a forecast the score is the largest |x − μ| / σ over channels, the standardised residual, where
+forecasts from windows get a second look (`second_look.py`).  Of quantiles, μ is the median and σ
+the deviation of the normal distribution whose interval between the outermost two is as wide:
+(q₀.₉ − q₀.₁) / 2.56.  (Halves of it would be 0 where two quantiles meet.)
 
 Units: forecasts (`flow+1`, one step after the row, and `flow+1_q0.1`, its lowest decile), values
 and expected values are those of the table; scores have none; log-likelihoods are in nats, of the
@@ -27,7 +28,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -39,12 +39,18 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.regressor import Regressor
 from threefold.runtime.scores.adaptive_bands import AdaptiveBands
+from threefold.runtime.scores.forecast_values import (
+    SMALLEST_DEVIATION,
+    forecast_deviation,
+    original_units,
+    target_names,
+)
+from threefold.runtime.scores.second_look import SecondLook
 from threefold.runtime.table_forecasts import forecast_levels, named_levels
 from threefold.tasks.user_data.examples import output_names
 
 MODES = ("likelihood", "predict", "anomaly")
 WARM_UP = 30  # surprises before the first score
-SMALLEST_DEVIATION = 1e-6  # for streams in which every surprise is the same
 
 Columns: TypeAlias = dict[str, Sequence[Any]]  # name to one value per element
 
@@ -58,6 +64,9 @@ class Scorer(ABC):
     @abstractmethod
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         """Score elements [L], given the outputs [L, …] after each and the one before the first."""
+
+    def see(self, inputs: Tensor) -> None:  # noqa: B027 (most scorers need no inputs)
+        """Note the inputs of the model [L, …] that belong to the elements scored next."""
 
     def state(self) -> list[float]:
         """Return the numbers that are carried from chunk to chunk."""
@@ -227,12 +236,33 @@ class ResidualScorer(Scorer):
                 f"({model.quantiles[0]:g}); expected at least two, or a gaussian head"
             )
         self.model, self.names, self.series = model, target_names(model), series
+        self.second_look: SecondLook | None = None
+        self.inputs: Tensor | None = None
+
+    def look_twice(self, context: int) -> None:
+        """Also compare with forecasts from a past without surprising elements."""
+        self.second_look = SecondLook(self.model, context, self._scores)
+
+    def see(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+    def state(self) -> list[float]:
+        return [] if self.second_look is None else self.second_look.state()
+
+    def restore(self, state: list[float]) -> None:
+        if self.second_look is not None:
+            self.second_look.restore(state)
+
+    def _scores(self, value: Tensor, forecast: Tensor) -> Tensor:
+        distance = (value - self.model.point_forecast(forecast)).abs()
+        return distance / forecast_deviation(self.model, forecast)
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()  # NaN where it is missing
         forecast = shifted(before, outputs)[:, 0].double()  # one step ahead: [L, channels, outputs]
-        distance = (value - self.model.point_forecast(forecast)).abs()
-        scores = distance / forecast_deviation(self.model, forecast)
+        if self.second_look is not None and self.inputs is not None:
+            forecast = self.second_look.better(value, forecast, self.inputs)
+        scores = self._scores(value, forecast)
         worst = scores.nan_to_num(-1).argmax(-1, keepdim=True)
         expected = original_units(self.model, self.model.point_forecast(forecast), self.series)
         return {
@@ -241,15 +271,6 @@ class ResidualScorer(Scorer):
             "expected": expected.gather(1, worst)[:, 0].tolist(),
             "score": scores.gather(1, worst)[:, 0].tolist(),
         }
-
-
-def forecast_deviation(model: Forecaster, forecast: Tensor) -> Tensor:
-    """σ of forecasts […, outputs]."""
-    if model.quantiles is None:
-        return forecast[..., 1]
-    low, high = (NormalDist().inv_cdf(model.quantiles[i]) for i in (0, -1))
-    width = forecast[..., -1] - forecast[..., 0]
-    return width.clamp(min=SMALLEST_DEVIATION) / (high - low)
 
 
 class DensityScorer(Scorer):
@@ -285,20 +306,6 @@ def token_likelihood(tokens: Tensor, before: Tensor | None, logits: Tensor) -> l
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
     return values
-
-
-def target_names(model: Forecaster) -> tuple[str, ...]:
-    """The names of the forecast columns; x1, x2, … if they are not known."""
-    targets = () if model.preprocessing is None else model.preprocessing.roles.targets
-    return targets or tuple(f"x{channel}" for channel in range(1, model.channels + 1))
-
-
-def original_units(model: Forecaster, values: Tensor, series: str) -> Tensor:
-    """Values […, channels] in the units of the table that the model was trained on."""
-    if model.preprocessing is None:
-        return values
-    steps = model.preprocessing.of_series(series).outputs
-    return torch.from_numpy(steps.invert(values.double().cpu().numpy()))
 
 
 def default_mode(model: Any) -> str:

@@ -129,8 +129,8 @@ def _picture_fields(data: ExampleData, picture: Array) -> dict[str, Any]:
     channels, height, width = picture.shape
     shape = {"domain": "vision", "features": channels}
     if data.kind != "vision":
-        # Patches that can be merged once.
-        patches = [n for n in (1, 2, 4) if height % (2 * n) == width % (2 * n) == 0]
+        # As published for large images; enough patches for two windows a side in small ones.
+        patches = [n for n in (1, 2, 4) if min(height, width) >= 8 * n]
         options = {"patch": max(patches, default=1)} if data.kind == "swin" else {}
         return {**shape, "length": height * width, "model_options": options}
     divisors = [n for n in range(1, MOST_PATCH + 1) if height % n == width % n == 0]

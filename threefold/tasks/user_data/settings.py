@@ -72,9 +72,10 @@ class ReadSettings:
         for part in fields(self):
             value = getattr(self, part.name)
             if value is not None and part.name != "kind" and part.name not in used:
+                also = f" ({option('embedding')} sets it, too)" * (part.name == "tokenizer")
                 raise ThreefoldError(
                     f"{setting_name(part.name)} is {value!r}, but it does not apply to {what}; "
-                    f"leave it out, or say with {option('kind')} what the data are"
+                    f"leave it out{also}, or say with {option('kind')} what the data are"
                 )
 
     def check_kind(self, what: str, *possible: str) -> None:

@@ -18,7 +18,9 @@ def fit_texts(kind: str, texts: Sequence[str], settings: ReadSettings) -> Chain:
     length, vocabulary = settings.length or MOST_TEXT_TOKENS, settings.vocabulary
     vocabulary = vocabulary or DEFAULT_VOCABULARY
     if kind != "hierarchical":
-        tokenizer = learn_tokenizer(settings.tokenizer or "byte", texts, vocabulary)
+        # What is learnt from unlabelled texts is mostly what words mean.
+        default = "word" if settings.pretrain else "byte"
+        tokenizer = learn_tokenizer(settings.tokenizer or default, texts, vocabulary)
         return Chain((texts_step(kind, tokenizer, length),))
     sentences = [sentence for text in texts for sentence in split_sentences(text)]
     tokenizer = learn_tokenizer(settings.tokenizer or "word", sentences, vocabulary)

@@ -72,5 +72,26 @@ def _read(x: Any, y: Any, where: str) -> StoredExamples:
             f"{where}: contexts {inputs.shape} and futures {targets.shape}; expected as many "
             "[n, length(, features)] as [n, horizon(, channels)], features beginning with channels"
         )
+    _refuse_unknown(inputs, targets, where)
     one = targets.ndim == 3 and channels == 1
     return StoredExamples(inputs, targets[..., 0] if one else targets)
+
+
+def _refuse_unknown(inputs: Array, targets: Array, where: str) -> None:
+    """Refuse what no forecast can begin with, and futures of which nothing is known."""
+    known = np.isfinite(inputs).reshape(len(inputs), -1).all(1)
+    if not known.all():
+        raise ThreefoldError(
+            f"{where}: context {np.argmin(known) + 1} contains NaN or infinite numbers "
+            f"({np.count_nonzero(~known):,} of {len(inputs):,} contexts do), and windows are used "
+            "as they are; fill them, leave these windows out, or give the whole series as x with "
+            "a horizon, in which missing values are filled and marked"
+        )
+    infinite = np.isinf(targets).reshape(len(targets), -1).any(1)
+    empty = np.isnan(targets).reshape(len(targets), -1).all(1)
+    for wrong, what in ((infinite, "contains infinite numbers"), (empty, "has no known value")):
+        if wrong.any():
+            raise ThreefoldError(
+                f"{where}: future {np.argmax(wrong) + 1} {what} ({np.count_nonzero(wrong):,} of "
+                f"{len(targets):,} do); expected numbers, NaN where one is not known"
+            )
