@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from threefold.data.readers import checked_path
 from threefold.drawing.figures import plain_figure
 from threefold.errors import ThreefoldError
 
@@ -175,8 +174,9 @@ def _save(figure: Any, path: str | PathLike[str] | None) -> None:
     """Write the figure in the format that the suffix names."""
     if path is None:
         return
-    file = checked_path("path", path)
+    if not isinstance(path, str | PathLike):
+        raise ThreefoldError(f"path is {path!r}; expected a path")
     try:
-        figure.savefig(file, dpi=150, bbox_inches="tight")
+        figure.savefig(path, dpi=150, bbox_inches="tight")
     except (OSError, ValueError) as error:
         raise ThreefoldError(f"{path}: the figure cannot be saved ({error})") from error
