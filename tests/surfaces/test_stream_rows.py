@@ -90,9 +90,26 @@ def test_the_first_odd_cell_is_shown(load: Any, tmp_path: Path) -> None:
     done = here("stream", str(load.folder), str(tmp_path / "odd.csv"))
     assert "2 rows had missing or absurd values (load 1, temp 1)" in done.stderr
     assert (
-        "odd.csv:13: column temp is '0.25'; the model was trained on numbers with a decimal "
-        in (done.stderr)
+        "odd.csv:13: column temp is '0.25'; the model was trained on numbers with a decimal comma, "
+        "and a stream reads only these, not a decimal point; write it as 0,25, and all others so, "
+        "or give the whole table to predict or forecast, which read both" in done.stderr
     )
+
+
+@pytest.mark.parametrize("command", ["predict", "forecast"])
+def test_no_message_proposes_a_setting_that_the_command_lacks(
+    load: Any, tmp_path: Path, command: str
+) -> None:
+    rows = [row(hour) for hour in range(20)]
+    rows[11] = rows[11].rpartition(";")[0] + ";0.25"
+    path = write(tmp_path / "mixed.csv", rows)
+    with pytest.raises(ThreefoldError) as python:
+        load.model.predict(path)
+    shell = here(command, str(load.folder), str(path)).stderr
+    for message in (str(python.value), shell):
+        assert "mixed.csv:13: temp is '0.25'; this column is read with a decimal comma" in message
+        assert "write all its numbers so: 12,5" in message
+        assert "--set" not in message and "settings" not in message
 
 
 def test_a_row_that_is_repeated_is_no_step(load: Any, tmp_path: Path) -> None:
@@ -191,3 +208,20 @@ def test_horizons_that_are_no_numbers_of_rows(load: Any, tmp_path: Path, horizon
 def test_arguments_of_other_types_are_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ThreefoldError, match=what):
         threefold.train({"x": list(range(50))}, steps=1, **options)
+
+
+def test_paths_of_other_types_are_refused(load: Any) -> None:
+    calls: list[Any] = [
+        lambda: threefold.load(3),  # type: ignore[arg-type]
+        lambda: threefold.evaluate(3, "a.csv"),  # type: ignore[arg-type]
+        lambda: threefold.predict(3, "a.csv"),  # type: ignore[arg-type]
+        lambda: load.model.save(3),
+        lambda: load.plot(3),
+        lambda: threefold.load_state(None, load.model),  # type: ignore[arg-type]
+        lambda: threefold.WordVectors.load(3),  # type: ignore[arg-type]
+        lambda: threefold.compare("copying", ["gru"], folder=3),  # type: ignore[arg-type]
+        lambda: threefold.load("a\0b"),
+    ]
+    for call in calls:
+        with pytest.raises(ThreefoldError, match=r"is (3|None|'a.*b'); expected a path"):
+            call()

@@ -309,6 +309,8 @@ def test_the_page_contains_the_figures_and_loads_nothing(
     for text in ("Confusion matrix", "Reliability", "alert(1)", "new.csv:11", "always fine"):
         assert text in pages[0], text
     assert f"MAE {series['mae']:.4g}" in pages[1]
+    assert "<dt>loss, nats</dt>" in pages[0] and "<dt>loss, of scaled values</dt>" in pages[1]
+    assert "(9\u00a0of\u00a010)" in pages[0]
     for text in ("A typical forecast", "Errors by step ahead", "value of a season ago"):
         assert text in pages[1], text
     assert Evaluation(json.loads(json.dumps(series))).page() == pages[1]

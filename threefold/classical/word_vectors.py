@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from threefold.data.atomic_files import write_file
 from threefold.data.random_by_address import address_keys, hashed, uniform
-from threefold.data.readers import file_error, read_lines
+from threefold.data.readers import checked_path, file_error, read_lines
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.kernels.word_vectors import LANES, Noise, WordPass, noise_table
@@ -268,12 +268,12 @@ class WordVectors:
                 for word, vector in zip(self.words, self.vectors.tolist(), strict=True):
                     file.write(f"{word} {' '.join(f'{value:.9g}' for value in vector)}\n")
 
-        write_file(Path(path), write)
+        write_file(checked_path("path", path), write)
 
     @classmethod
     def load(cls, path: Path | str) -> WordVectors:
         """Read word2vec's text format; GloVe's, which has no first line, too."""
-        path = Path(path)
+        path = checked_path("path", path)
         words: list[str] = []
         rows: list[Array] = []
         announced: tuple[int, int] | None = None

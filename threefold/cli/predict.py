@@ -159,7 +159,8 @@ def _read_stdin(model: Model) -> list[Any]:
         return [line for line in decode_text(content, "-").splitlines() if line.strip()]
     known = model.preprocessing
     assert known is not None  # a model without preprocessing reads text
-    return [read_table(content, header=known.has_header, usual_decimal=known.decimal)]
+    header, usual = known.has_header, known.decimal
+    return [read_table(content, header=header, usual_decimal=usual, of_model=True)]
 
 
 def _is_existing(text: str) -> bool:

@@ -17,6 +17,7 @@ from threefold.errors import setting
 MISSING_TEXTS = frozenset(
     ["", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "-", "?"]
 )  # compared without white space and case
+SIGN_NAMES = {".": "point", ",": "comma"}
 LARGEST_NUMBER = 1e30  # float32, in which models compute, ends at 3.4e38 and squares at 1.8e19
 
 # ASCII digits only: Python's float() also takes 1_000, ٣ and infinity.
@@ -131,12 +132,18 @@ def resembles_number(cell: Any) -> bool:
     return any(pattern.fullmatch(text) for pattern in patterns)
 
 
-def why_not_a_number(cell: Any, decimal: str = ".") -> str:
-    """Why a cell of a column of numbers is refused, and what to do."""
+def why_not_a_number(cell: Any, decimal: str = ".", *, of_model: bool = False) -> str:
+    """Why a cell of a column of numbers is refused, and what to do.
+
+    of_model: the cell is read for a trained model, whose user has no settings to change.
+    """
     number = number_in(cell, decimal)
     text = split_unit(cell.strip())[0] if isinstance(cell, str) else ""
     if number is not None or _INFINITE.fullmatch(text):
         return f"absurd: expected a number of at most {LARGEST_NUMBER:g}"
+    if of_model and (_NUMBER[","].fullmatch(text) or _NUMBER["."].fullmatch(text)):
+        sign = SIGN_NAMES[decimal]
+        return f"this column is read with a decimal {sign}; write all its numbers so: 12{decimal}5"
     if _NUMBER[","].fullmatch(text) and not _SURE[","].fullmatch(text):
         point, comma = (setting("data.decimal", sign) for sign in ".,")
         return f"a decimal comma ({comma}), or a comma between thousands ({point})? Say so"

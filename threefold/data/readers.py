@@ -11,14 +11,24 @@ import zlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from io import BytesIO
+from os import PathLike
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from threefold.errors import ThreefoldError
 
 LONGEST_LINE = 1 << 26  # bytes, in a table; the lines of a text may have any length
 CHUNK_BYTES = 1 << 20  # read at a time
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def checked_path(name: str, value: Any, otherwise: str = "") -> Path:
+    """The path that a user gave as the argument `name`; anything else is refused."""
+    if isinstance(value, str | PathLike):
+        path = Path(value)
+        if "\0" not in str(path):
+            return path
+    raise ThreefoldError(f"{name} is {value!r}; expected a path{otherwise}")
 
 
 def file_error(path: Path, line: int | None, what: str) -> ThreefoldError:

@@ -21,6 +21,7 @@ import numpy as np
 
 from threefold.data.cells import (
     LARGEST_NUMBER,
+    SIGN_NAMES,
     is_missing,
     label_of,
     number_of_one_cell,
@@ -371,6 +372,14 @@ class _BadCellError(Exception):
 def _why_not_read(cell: Any, decimal: str | None) -> str:
     """Why what looks like a number is not read as one."""
     if decimal is None:
-        return why_not_a_number(cell)
-    sign = {",": "comma", ".": "point"}[decimal]
-    return f"the model was trained on numbers with a decimal {sign}"
+        return why_not_a_number(cell, of_model=True)
+    sign, other = SIGN_NAMES[decimal], SIGN_NAMES["," if decimal == "." else "."]
+    trained = f"the model was trained on numbers with a decimal {sign}"
+    number = number_of_one_cell(cell, "," if decimal == "." else ".")
+    if number is None:
+        return trained
+    written = f"{number:.12g}".replace(".", decimal)
+    return (
+        f"{trained}, and a stream reads only these, not a decimal {other}; write it as {written}, "
+        "and all others so, or give the whole table to predict or forecast, which read both"
+    )

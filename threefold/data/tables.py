@@ -77,6 +77,7 @@ class Table:
         self.place = place
         self.decimal = decimal
         self.usual_decimal = usual_decimal  # where cells do not show it
+        self.of_model = False  # whether a trained model reads it: no settings can be changed
         self.notes = list(notes)
         self.folder = folder
         self._decimals: dict[str, str | None] | None = None
@@ -106,7 +107,9 @@ class Table:
         lines = [self.line_numbers[i] for i in order]
         how = {"place": self.place, "decimal": self.decimal, "folder": self.folder}
         how["usual_decimal"] = self.usual_decimal
-        return Table(self.name, cells, lines, notes=self.notes, **how)  # type: ignore[arg-type]
+        chosen = Table(self.name, cells, lines, notes=self.notes, **how)  # type: ignore[arg-type]
+        chosen.of_model = self.of_model
+        return chosen
 
     def texts(self, name: str, *, allow_empty: bool = False) -> list[str]:
         """A column of texts; NA, null and - are texts, and an empty cell may be allowed."""
@@ -143,7 +146,7 @@ class Table:
             if number is not None:
                 numbers[i] = number
             elif not is_missing(cell):
-                why = why_not_a_number(cell, sign)
+                why = why_not_a_number(cell, sign, of_model=self.of_model)
                 raise self.error(self.line_numbers[i], f"{name} is {shown(cell)}; {why}")
         return numbers
 
@@ -203,12 +206,14 @@ def read_table(
     decimal: str | None = None,
     usual_decimal: str | None = None,
     columns: Sequence[str] | None = None,
+    of_model: bool = False,
 ) -> Table:
     """Read a table from a file, bytes, a pandas or polars DataFrame, a mapping or an array.
 
     header: whether the first line of a file has the names of the columns; None: if that is clear.
     decimal: "." or ","; None: as the cells of each column show.  usual_decimal: that of columns
-    whose cells do not show it.  columns: these must exist.
+    whose cells do not show it.  columns: these must exist.  of_model: a trained model reads the
+    table, so that no message proposes a setting.
     """
     if decimal not in (None, ".", ","):
         raise ThreefoldError(f'decimal is {decimal!r}; expected "." or ","')
@@ -216,7 +221,7 @@ def read_table(
     if rows.names is None:
         _name_columns(name, rows, header, columns)
     table = _as_table(name, rows, decimal)
-    table.usual_decimal = usual_decimal
+    table.usual_decimal, table.of_model = usual_decimal, of_model
     if isinstance(source, str | Path):
         table.folder = Path(source).parent
     for column in columns or ():

@@ -174,6 +174,8 @@ def _save(figure: Any, path: str | PathLike[str] | None) -> None:
     """Write the figure in the format that the suffix names."""
     if path is None:
         return
+    if not isinstance(path, str | PathLike):
+        raise ThreefoldError(f"path is {path!r}; expected a path")
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight")
     except (OSError, ValueError) as error:

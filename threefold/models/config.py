@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import json_text
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.layers.table import check_origins
 from threefold.models.spec import Spec
@@ -86,7 +87,7 @@ def read_config_values(folder: Path) -> dict[str, Any]:
 
 def prepare_folder(folder: str | PathLike[str]) -> Path:
     """The path to save to: new, empty, or an older model, which is replaced."""
-    path = Path(folder).resolve()
+    path = checked_path("folder", folder).resolve()
     if path.exists() and not path.is_dir():
         raise ThreefoldError(f"{path}: is a file; a model is saved as a folder")
     if path.exists() and any(path.iterdir()) and not is_model_folder(path):

@@ -17,6 +17,7 @@ import threefold
 from threefold.data import tokenizers
 from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
@@ -58,7 +59,7 @@ def load(
     """Load a saved model, or that of a run or a race, in eval mode; dtype=None: as saved."""
     if dtype is not None and not dtype.is_floating_point:
         raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point dtype")
-    path = find_model_folder(Path(folder))
+    path = find_model_folder(checked_path("folder", folder))
     config = read_config(path)
     weights = path / WEIGHTS
     try:
@@ -91,7 +92,7 @@ def _check_files(config: ModelConfig, folder: Path) -> None:
 
 def open_model(path: str | PathLike[str]) -> OpenedModel:
     """Load a model, or that of a run or a race, in eval mode with its tokenizer."""
-    folder = find_model_folder(Path(path))
+    folder = find_model_folder(checked_path("model", path))
     model = load(folder)
     tokenizer = model.tokenizer
     if tokenizer is not None and tokenizer.vocabulary > model.spec.vocabulary:

@@ -113,7 +113,7 @@ def _is_table(value: Any) -> bool:
 def _table(value: Any, preprocessing: Preprocessing) -> Table:
     header, decimal = preprocessing.has_header, preprocessing.decimal
     table = value if isinstance(value, Table) else None
-    table = table or read_table(value, header=header, usual_decimal=decimal)
+    table = table or read_table(value, header=header, usual_decimal=decimal, of_model=True)
     check_columns(table, preprocessing.roles, with_labels=False)
     return table
 

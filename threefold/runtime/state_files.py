@@ -20,6 +20,7 @@ from torch import Tensor
 
 import threefold
 from threefold.data.atomic_files import write_file
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
@@ -95,7 +96,7 @@ def write_state(path: str | PathLike[str], contents: StateFile) -> None:
         "notes": notes_json,
         "sha256": _checksum(tensors, notes_json + position_json + contents.weights),
     }
-    write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
+    write_file(checked_path("path", path), lambda new: write_tensors(new, tensors, metadata))
 
 
 def fingerprint(model: Model) -> str:
@@ -146,7 +147,7 @@ def _refuse_other_weights(path: str | PathLike[str], state_file: StateFile, mode
 
 def read_state(path: str | PathLike[str]) -> StateFile:
     """Read a state file and its header without a model."""
-    tensors, header = read_tensors(Path(path))
+    tensors, header = read_tensors(checked_path("path", path))
     _check_format(path, header)
     notes_json = header.get("notes", "{}")
     try:

@@ -171,7 +171,8 @@ def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
     if isinstance(history, Table):
         return history
     usual = preprocessing.decimal
-    return read_table(history, header=preprocessing.has_header, usual_decimal=usual)
+    header = preprocessing.has_header
+    return read_table(history, header=header, usual_decimal=usual, of_model=True)
 
 
 def _is_numbers(history: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.tasks.table import TASKS
@@ -77,8 +78,8 @@ def train(
 
 
 def _check_types(folder: Any, settings: Any) -> None:
-    if not isinstance(folder, str | PathLike | None):
-        raise ThreefoldError(f"folder is {folder!r}; expected a path, or None to write nothing")
+    if folder is not None:
+        checked_path("folder", folder, ", or None to write nothing")
     if not isinstance(settings, Mapping | None):
         raise ThreefoldError(
             f"settings: expected a mapping of full names to values, got {settings!r}"

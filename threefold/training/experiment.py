@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import write_json, write_text
+from threefold.data.readers import checked_path
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError, option_name
 from threefold.models.forecaster import Forecaster
@@ -78,7 +79,7 @@ class TrainedRun:
         """The curves of training and validation loss as SVG, also written to `path` if given."""
         text = standalone(loss_chart(self.history))
         if path is not None:
-            write_text(Path(path), text)
+            write_text(checked_path("path", path), text)
         return text
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError, option
 from threefold.models.adapters import add_adapters, merge_adapters
 from threefold.models.config import read_config
@@ -77,7 +78,7 @@ def open_starting_model(source: Model | str | PathLike[str]) -> StartingModel:
     if isinstance(source, Model):
         name, sha256, model = f"this {source.kind} model", None, source
     else:
-        folder = find_model_folder(Path(source))
+        folder = find_model_folder(checked_path("from_model", source))
         name, sha256 = str(source), read_config(folder).sha256
         model = load(folder)
     if count := member_count(model):

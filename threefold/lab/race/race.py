@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from threefold.data.atomic_files import write_json
+from threefold.data.readers import checked_path
 from threefold.errors import LockedError, option_name
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.baselines import run_baselines
@@ -103,7 +104,8 @@ def compare(
         batch_size or batch_size_of(source) or 16, tuple(overrides), baselines, early_stop,
     )  # fmt: skip
     if folder is not None:
-        return run_race(request, RaceFolder(Path(folder)), say, source, then_train)
+        path = checked_path("folder", folder, ", or None to write nothing")
+        return run_race(request, RaceFolder(path), say, source, then_train)
     with TemporaryDirectory(prefix="threefold-race-") as temporary:
         report = run_race(request, RaceFolder(Path(temporary)), say, source, then_train)
         return replace(report, best=None)  # its folder is gone

@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from threefold.data.atomic_files import write_text
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.runtime.interrupts import Interrupts
@@ -47,7 +47,7 @@ class Evaluation(dict[str, Any]):
         """One HTML page that needs nothing else, also written to `path` if given."""
         text = evaluation_page(self)
         if path is not None:
-            write_text(Path(path), text)
+            write_text(checked_path("path", path), text)
         return text
 
     def __repr__(self) -> str:

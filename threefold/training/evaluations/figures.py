@@ -106,7 +106,7 @@ def _answers(values: Mapping[str, Any]) -> Iterator[Figure]:
         ]
         text = (
             f"Examples in {len(groups)} groups by the size of their target: its mean, and the mean "
-            "of the answers; the band has the middle 80 % of them."
+            "of the answers; the band has the middle 80\u00a0% of them."
         )
         axes = Axis(f"{name}, target", "number"), Axis(f"{name}, answer", "number")
         yield line_chart(f"Answers and targets: {name}", text, lines, *axes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from threefold._version import __version__
 from threefold.drawing.page import document, figure_block, table
+from threefold.tasks.table import TEXT_KINDS
 from threefold.training.evaluations.figures import figures
 from threefold.training.evaluations.tables import (
     HEADLINES,
@@ -36,7 +38,10 @@ def evaluation_page(values: Mapping[str, Any]) -> str:
         "tables": "".join(map(_table, made)),
         "worst": _worst(values),
     }
-    shown = [(slug, title) for slug, title in SECTIONS if parts[slug]]
+    titles = dict(SECTIONS)
+    if values["kind"] in TEXT_KINDS:  # windows have no answer
+        titles["worst"] = "The hardest windows"
+    shown = [(slug, title) for slug, title in titles.items() if parts[slug]]
     links = "".join(f'<li><a href="#{slug}">{title}</a></li>' for slug, title in shown)
     sections = "".join(
         f'<section aria-labelledby="{slug}"><h2 id="{slug}">{title}</h2>{parts[slug]}</section>'
@@ -68,8 +73,11 @@ def _sentence(values: Mapping[str, Any]) -> str:
         errors = (f"{format_metric('mae', e['mae'])} of {name}" for name, e in outputs.items())
         return f"MAE {', '.join(errors)}"
     name = headline(values)
-    title = title_of(name)
-    text = f"{title[0].upper()}{title[1:]} {format_metric(name, values.get(name))}"
+    title, score = title_of(name), format_metric(name, values.get(name))
+    if name == "mae" and len(outputs) == 1:  # in the unit of this column
+        title = f"MAE of {next(iter(outputs))}"
+    is_unit = name.startswith("bits_per_")
+    text = f"{score} {title}" if is_unit else f"{title[0].upper()}{title[1:]} {score}"
     baseline = values.get("baseline") or {}
     if baseline.get(name) is None:
         return text
@@ -87,19 +95,26 @@ def _verdict(values: Mapping[str, Any]) -> str:
     baseline = values.get("baseline") or {}
     ours, theirs = values.get(name), baseline.get(name)
     if ours is None or theirs is None:
-        return f"{values['model']}, a {values['kind']} model."
+        return f"The {values['kind']} model in {values['model']}; {title_of(name)} has no baseline."
     better = ours < theirs if HEADLINES.get(name, False) else ours > theirs
     verdict = "better than" if better else "no better than"
     return f"The model in {values['model']} is {verdict} the baseline: {baseline['name']}."
 
 
 def _facts(values: Mapping[str, Any]) -> str:
+    in_numbers = values["kind"] in ("forecaster", "regressor")
+    titles = {"loss": "loss, of scaled values" if in_numbers else "loss, nats"}
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        f"<div><dt>{escape(titles.get(name, name))}</dt><dd>{escape(_unbroken(text))}</dd></div>"
         for name, text in facts(values)
         if name not in SENTENCES
     )
     return f'<dl class="facts">{cells}</dl>'
+
+
+def _unbroken(text: str) -> str:
+    """A text whose short remark in brackets is not broken between two lines."""
+    return re.sub(r"\([^)]{,24}\)", lambda remark: remark[0].replace(" ", "\u00a0"), text)
 
 
 def _sentences(values: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError, nearest, option, override
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
@@ -95,7 +96,7 @@ def _trained(model: Model | TrainedRun | str | PathLike[str]) -> TrainedModel:
     if isinstance(model, TrainedRun):
         name = str(model.folder or model.summary.get("title") or "this run")
         return TrainedModel(name, model.model, model.config, model.folder, model.data)
-    folder = Path(model)
+    folder = checked_path("model", model, ", a model or a run")
     if not folder.is_dir():
         raise ThreefoldError(f"{folder}: no such folder")
     if (folder / CONFIG).is_file():
