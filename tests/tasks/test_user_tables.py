@@ -332,6 +332,22 @@ def test_tagged_words_are_read_in_one_way(separator: str, tmp_path: Path) -> Non
         assert [row["tag"] for row in rows] == by_word
 
 
+def test_three_questions_are_asked_together(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text(
+        "".join(f"0{1 + i % 9}/0{1 + i // 9}/2024,{i}.5,{'ab'[i % 2]}\n" for i in range(72))
+    )
+    with pytest.raises(ThreefoldError) as error:
+        threefold.train(path, mixers="gru", steps=1)
+    message = str(error.value)
+    assert message.startswith("3 questions about the data; answer all of them together:")
+    for what in ("a header or data?", "may be a label (c3)", "only if rows are read in the order"):
+        assert what in message
+    answers: Any = {"kind": "forecaster", "target": "c2", "horizon": 1, "mixers": "gru"}
+    read = {**SMALL, "data.header": False, "data.day_first": True, "data.length": 4}
+    assert threefold.train(path, steps=1, settings=read, **answers).model.kind == "forecaster"
+
+
 def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
     known = {"x": [f"{1000.5 + 97 * i:,.1f}" for i in range(60)], "y": [i % 7 for i in range(60)]}
     options: Any = {"kind": "regressor", "target": "y", "mixers": "gru", "settings": SMALL}

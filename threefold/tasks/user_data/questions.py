@@ -12,7 +12,8 @@ from threefold.data.column_types import ColumnFacts
 from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.numbers import absurd_numbers
 from threefold.data.tables import Table
-from threefold.errors import AmbiguousError, option, option_name, options
+from threefold.data.time_stamps import time_format_of
+from threefold.errors import AmbiguousError, ThreefoldError, option, option_name, options
 from threefold.tasks.stored import Array
 from threefold.tasks.user_data.settings import join_names
 
@@ -35,6 +36,21 @@ def name_columns(**values: str | Sequence[str]) -> str:
 def choice(meaning: str, **values: str | Sequence[str]) -> str:
     """Options, and what they mean."""
     return f"{name_columns(**values)}    {meaning}"
+
+
+def date_questions(
+    table: Table, time: str, day_first: bool | None, *, sure: bool
+) -> list[AmbiguousError]:
+    """Whether 01/02/2024 begins with the day; sure: whether the times are read in any case."""
+    try:
+        time_format_of(table, time, day_first=day_first)
+    except AmbiguousError as error:
+        what = error.what if sure else f"only if rows are read in the order of time: {error.what}"
+        return [AmbiguousError(what, error.options)]
+    except ThreefoldError:
+        if sure:
+            raise
+    return []
 
 
 def tagging_options(

@@ -10,11 +10,11 @@ from threefold.data.column_types import ColumnFacts, describe
 from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.categories import find_categories
 from threefold.data.tables import Table
-from threefold.data.time_stamps import time_format_of
 from threefold.errors import AmbiguousError, ThreefoldError, option
 from threefold.tasks.user_data.column_use import find_identifiers, why_left_out, why_unusable
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
+    date_questions,
     forecast_options,
     group_options,
     label_options,
@@ -64,16 +64,16 @@ class _Reader:
 
     def read(self) -> TableReading:
         """Decide everything; all questions are asked together."""
+        reading, time = None, self.time
         try:
             reading = self._read()
-        except AmbiguousError as error:
-            raise AmbiguousError.join([*self.questions, error]) from error
-        try:
-            if (time := reading.roles.time) is not None:
-                time_format_of(self.table, time, day_first=self.settings.day_first)
+            time = reading.roles.time
         except AmbiguousError as error:
             self.questions.append(error)
-        if self.questions:
+        if time is not None:
+            day_first = self.settings.day_first
+            self.questions += date_questions(self.table, time, day_first, sure=reading is not None)
+        if reading is None or self.questions:
             raise AmbiguousError.join(self.questions)
         return reading
 
