@@ -11,12 +11,13 @@ from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import Interval
-from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
+from threefold.lab.report.recommendation import recommended
 from threefold.lab.report.report import BaselineResult, BestModel, Contender, Report
 from threefold.lab.report.sentences import still_learning
-from threefold.lab.report.summary import recommended, summary
+from threefold.lab.report.summary import summary
 from threefold.lab.report.tables import caption, columns
 
 
@@ -122,6 +123,9 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     assert "1 KiB at 16 tokens" in cells
 
 
+SAVED = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
+
+
 def baseline(score: float, seeds: int = 3) -> BaselineResult:
     """A baseline with the same score for all seeds."""
     results = tuple((seed, score) for seed in range(seeds))
@@ -159,8 +163,48 @@ def test_the_summary_recommends_a_baseline_that_is_not_beaten() -> None:
         "It needs 3 µs for each token and 4 MiB of memory on this machine, and was fitted in "
         "420 ms."
     )
-    unclear = summary(replace(told(*models), baselines=(baseline(1.512),)))
+    unclear = summary(replace(told(*models), baselines=(baseline(1.53),)))
     assert "no sequence model clearly beats it" in unclear[0]
+
+
+def test_a_model_that_hardly_differs_from_a_simple_method_is_not_recommended() -> None:
+    models = scored("a", 1.2999, 1.29991, 1.29989), scored("b", 1.2999, 1.29991, 1.29989)
+    made = replace(told(*models), baselines=(baseline(1.3),), best=SAVED)
+    assert made.lead_over(made.baselines[0]).positive  # certain, and of no use
+    assert recommended(made) is made.baselines[0]
+    assert summary(made)[0].startswith(
+        "Use n-grams, a simple method: the sequence models have added nothing to it. It has "
+    )
+    assert "A simple method, n-grams (1.3), is as good as a (1.2999" in made.sentence
+    assert best_lines(made)[0] == "The baseline n-grams is recommended; it is not saved."
+    folder = BestModel("n-grams", 0, "race/best-baseline", "threefold predict race/best-baseline x")
+    saved = replace(made, best_baseline=folder)
+    assert best_lines(saved)[0] == (
+        "The baseline n-grams is recommended; fitted to the training examples, it is in "
+        "race/best-baseline."
+    )
+    assert use_commands(saved) == (folder.command, SAVED.command)
+    assert summary(saved)[-1].startswith("Next: use it, threefold predict race/best-baseline x, or")
+
+
+def test_the_lead_over_a_simple_method_has_an_interval_over_test_examples() -> None:
+    models = scored("a", 1.50, 1.501, 1.502), scored("b", 1.90, 1.92, 1.91)
+    sure = replace(told(*models), baselines=(baseline(1.6),))
+    sure = replace(sure, baseline_margins={"n-grams": Interval(0.1, 0.04, 300, 0.99)})
+    sure = Report.from_dict(sure.to_dict())
+    assert recommended(sure).name == "a"
+    assert "its lead over n-grams would be between 0.06 and 0.14 nats (99 %" in " ".join(
+        summary(sure)
+    )
+    assert (
+        "a is ahead of the best baseline, n-grams, by 0.100 ± 0.040 nats (99 % confidence, "
+        "bootstrap of 300 test examples, with the trained models as they are)."
+    ) in evidence(sure)
+    chance = replace(sure, baseline_margins={"n-grams": Interval(0.1, 0.2, 30, 0.99)})
+    assert recommended(chance).name == "n-grams"
+    assert "cannot be distinguished from a" in chance.sentence
+    same = replace(sure, test_margins={"b": Interval(0.0, 0.0, 30, 0.99)})
+    assert "Over test examples: a and b score the same on each of 30 examples." in evidence(same)
 
 
 def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
@@ -239,20 +283,22 @@ def test_what_a_verdict_rests_on() -> None:
 
 
 def test_the_best_model_and_a_better_baseline() -> None:
-    best = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
-    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=best)
+    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=SAVED)
     assert best_lines(made) == (
         "The best sequence model, a (seed 1, the run with the lowest validation loss), is in "
         "race/best.",
     )
-    equal = BaselineResult("ridge", ((0, 1.0), (1, 1.2), (2, 1.1)), 0.1, 1e-6)
-    assert best_lines(replace(made, baselines=(equal,))) == best_lines(made)
+    worse = BaselineResult("ridge", ((0, 1.5), (1, 1.7), (2, 1.6)), 0.1, 1e-6)
+    assert best_lines(replace(made, baselines=(worse,))) == best_lines(made)
     ridge = BaselineResult("ridge", ((0, 0.5), (1, 0.5), (2, 0.5)), 0.1, 1e-6)
-    refitted = replace(made, baselines=(ridge,), best=replace(best, refitted="10m"))
+    refitted = replace(made, baselines=(ridge,), best=replace(SAVED, refitted="10m"))
     assert best_lines(refitted) == (
-        "The baseline ridge is better by 0.6 nats; it is not saved. The best sequence model, a, "
-        "trained on all data for 10m after the race, is in race/best.",
+        "The baseline ridge is recommended (better by 0.6 nats); it is not saved.",
+        "The best sequence model, a, trained on all data for 10m after the race, is in race/best.",
     )
     for shown in (page(refitted), markdown(refitted)):
-        assert "threefold predict race/best data.csv" in shown and "ridge is better by" in shown
+        assert (
+            "threefold predict race/best data.csv" in shown
+            and "ridge is recommended (better by" in shown
+        )
     assert refitted.to_dict()["best"]["refitted"] == "10m"

@@ -20,6 +20,7 @@ from threefold.training.checkpoints import lock_folder
 COSTS, BASELINES, REFITTED = "costs.json", "baselines.json", "refitted.json"
 RUNS, TUNING, PLANNING, REFIT = "runs", "tuning", "planning", "refit"
 BEST_BASELINE = "best-baseline"
+BASELINE_EXAMPLES = "baseline-examples.npz"  # scores of each test example
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
 
 Say = Callable[[str], None]
@@ -94,7 +95,7 @@ def read_plan(path: Path) -> RacePlan:
 
 def refuse_other_files(folder: Path, data: Path) -> None:
     """A race is not mixed with files of the user's, but for its own data."""
-    own = {folder / PLANNING, folder / BASELINES, data}
+    own = {folder / PLANNING, folder / BASELINES, folder / BASELINE_EXAMPLES, data}
     others = sorted(path.name for path in folder.iterdir() if path not in own)
     if others:
         raise ThreefoldError(

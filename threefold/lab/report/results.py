@@ -187,6 +187,7 @@ class Subject:
     notes: tuple[str, ...] = ()  # warnings of the race itself
     tuning: tuple[str, ...] = ()  # what --tune chose for each model, as phrases
     quantity: str = ""  # what errors are measured in, e.g. the name of a column
+    test_examples: int = 0  # 0: unknown
     story: tuple[str, ...] = ()  # paragraphs for newcomers; one in quotation marks is a sample
 
     @property

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from threefold.drawing.text import format_value
+from threefold.lab.report.recommendation import best_relation, recommended, saved_share
 from threefold.lab.report.report import BaselineResult, Contender, Report
 from threefold.lab.report.sentences import (
     ENOUGH_SEEDS,
     FEW_STEPS,
     join_words,
-    relation_to,
     still_learning,
 )
 
@@ -29,6 +29,13 @@ MEANINGS = {
     "bleu": "reaches {} BLEU points",
     "phoneme_error": "gets {} of the phonemes wrong",
 }
+# By the relation of the best model to the best baseline: why the baseline is recommended.
+WHY_SIMPLE = {
+    "worse": "no sequence model beats it here",
+    "equal": "the sequence models have added nothing to it",
+    "never better": "no sequence model clearly beats it here",
+    "unclear": "no sequence model clearly beats it here",
+}
 NOTABLE = 0.02  # relative improvement that is worth a number
 OVERCONFIDENT = 0.05  # calibration error from which on probabilities should not be trusted
 
@@ -37,24 +44,8 @@ def summary(report: Report) -> list[str]:
     """The paragraph, sentence by sentence."""
     chosen = recommended(report)
     sentences = [_which(report, chosen), _cost(report, chosen), *_caution(chosen)]
-    sentences += [_how_sure(report), _next(report, chosen)]
+    sentences += [_how_sure(report), _gap(report, chosen), _next(report, chosen)]
     return [text for text in sentences if text]
-
-
-def recommended(report: Report) -> Contender | BaselineResult:
-    """The best baseline if no model is clearly better, else the cheapest of the best models."""
-    if _relation(report) in ("worse", "never better", "unclear"):
-        return report.ranked_baselines[0]
-    if report.verdict.kind != "tie":
-        return report.ranked[0]
-    tied = {report.verdict.leader, *report.verdict.rivals}
-    known = [c for c in report.ranked if c.name in tied and c.decode_seconds < math.inf]
-    return min(known, key=lambda c: c.decode_seconds) if known else report.ranked[0]
-
-
-def _relation(report: Report) -> str:
-    """How the best model compares with the best baseline; "" without baselines."""
-    return relation_to(report, report.ranked_baselines[0]) if report.baselines else ""
 
 
 def _means(report: Report, one: Contender | BaselineResult) -> str:
@@ -68,14 +59,10 @@ def _means(report: Report, one: Contender | BaselineResult) -> str:
 
 def _which(report: Report, chosen: Contender | BaselineResult) -> str:
     """The recommendation, against the best of the other sort."""
-    leader, relation = report.ranked[0], _relation(report)
-    saved = report.best_baseline
-    if isinstance(chosen, BaselineResult) and saved is not None:
-        return f"Next: use it, {saved.command}, or give the models more data or a longer --time."
+    leader, relation = report.ranked[0], best_relation(report)
     if isinstance(chosen, BaselineResult):
-        clear = "no sequence model" if relation == "worse" else "no sequence model clearly"
         return (
-            f"Use {chosen.name}, a simple method: {clear} beats it here. "
+            f"Use {chosen.name}, a simple method: {WHY_SIMPLE[relation]}. "
             f"It {_means(report, chosen)}; "
             f"the best sequence model, {leader.name}, {_means(report, leader)}."
         )
@@ -96,15 +83,27 @@ def _which(report: Report, chosen: Contender | BaselineResult) -> str:
 
 def _gain(report: Report) -> str:
     """How much better the best model is than the best baseline, in words."""
-    ours, theirs = report.ranked[0].quality.mean, report.ranked_baselines[0].quality.mean
-    if report.subject.metric in ("accuracy", "exact"):
-        ours, theirs, what = 1 - ours, 1 - theirs, "fewer mistakes"
-    elif report.subject.lower:
-        what = "fewer bits" if report.subject.metric == "bits" else "less error"
-    else:
+    share = saved_share(report, report.ranked_baselines[0])
+    what = {"accuracy": "fewer mistakes", "exact": "fewer mistakes", "bits": "fewer bits"}
+    if share is None or share < NOTABLE:
         return ""
-    share = 1 - ours / theirs if theirs > 0 else 0.0
-    return f" ({100 * share:.0f} % {what})" if share >= NOTABLE else ""
+    return f" ({100 * share:.0f} % {what.get(report.subject.metric, 'less error')})"
+
+
+def _gap(report: Report, chosen: Contender | BaselineResult) -> str:
+    """How much of the lead over the best baseline other test examples would leave."""
+    baseline = next(iter(report.ranked_baselines), None)
+    margin = None if baseline is None else report.baseline_margins.get(baseline.name)
+    if isinstance(chosen, BaselineResult) or baseline is None or margin is None:
+        return ""
+    low, high = (report.subject.difference(value) for value in (margin.low, margin.high))
+    sure = format_value(margin.confidence, "percent")
+    return (
+        f"On other test examples its lead over {baseline.name} would be between "
+        f"{low.split()[0]} and {high} ({sure} confidence)."
+        if chosen is report.ranked[0]
+        else ""
+    )
 
 
 def _how_sure(report: Report) -> str:
@@ -161,12 +160,18 @@ def _next(report: Report, chosen: Contender | BaselineResult) -> str:
         verb = "was" if len(falling) == 1 else "were"
         return f"Next: repeat this with a longer --time, because {names} {verb} still improving."
     if isinstance(chosen, BaselineResult):
-        return "Next: use the simple method, or give the models more data or a longer --time."
+        return f"Next: {_use_baseline(report)}, or give the models more data or a longer --time."
     if report.verdict.kind != "best" and len(report.contenders) > 1 and seeds < ENOUGH_SEEDS:
         return "Next: if the difference matters to you, repeat this with more --seeds."
     if report.best is not None and report.best.name == chosen.name:
         return f"Next: use it, {report.best.command}; it is in {report.best.folder}."
     return f"Next: train it on all your data, {_train_command(report, chosen)}."
+
+
+def _use_baseline(report: Report) -> str:
+    """How to use the recommended baseline."""
+    saved = report.best_baseline
+    return "use the simple method" if saved is None else f"use it, {saved.command}"
 
 
 def _train_command(report: Report, chosen: Contender) -> str:
