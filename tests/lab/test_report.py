@@ -216,14 +216,41 @@ def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
     once = " ".join(summary(told(scored("a", 1.0), scored("b", 2.0))))
     assert "trained once only, so the order of the models may be chance" in once
     short = summary(report("mamba", "lstm", steps=40))
-    assert short[-1] == "Next: repeat this with a longer --time; 40 steps of training say little."
+    assert short[-1] == "Next: repeat this with a longer --time; 40 training steps say little."
 
 
 def test_errors_are_in_the_units_of_a_column() -> None:
     made = told(contender("mamba"), metric="absolute_error", quantity="flow")
     assert columns(made)[0][0] == "test absolute error, units of flow"
-    assert "is off by 1.41 (in units of flow) on average" in summary(made)[0]
+    assert "is off by 1.41 units of flow on average" in summary(made)[0]
     assert "absolute error, units of flow (lower is better)" in page(made)
+
+
+def test_a_small_test_set_is_told_and_scores_are_rounded() -> None:
+    few = {"metric": "accuracy", "lower": False, "test_examples": 6, "resolution": 1 / 6}
+    made = told(scored("a", 5 / 6, 1.0), scored("b", 0.5, 5 / 6), **few)
+    text = " ".join(summary(made))
+    assert "is right in 92 % of the 6 test cases" in text
+    assert text.endswith("Next: repeat this with more rows: 6 test examples decide little.")
+    assert made.warnings[0] == (
+        "The test has only 6 examples: one more right answer changes a score by 17 percentage "
+        "points. More rows say more; more --seeds or a longer --time do not help here."
+    )
+    assert "91.67" not in page(made).split("<svg")[0] and "a leads b by 25 " in made.sentence
+    assert "<dt>test examples</dt><dd>6</dd>" in page(made)
+    large = replace(made.subject, test_examples=2000, resolution=1 / 2000)
+    assert large.score(0.91666) == "91.67 %"
+
+
+def test_intervals_of_percentages_end_where_percentages_do() -> None:
+    made = told(scored("a", 0.5, 2 / 3, 1.0), metric="accuracy", lower=False)
+    subject = made.subject
+    assert subject.score(0.72, 1.46) == "72 [0, 100] %"
+    assert subject.score(0.92, 0.12) == "92 [80, 100] %" and subject.score(0.9, 0.1) == "90 ± 10 %"
+    assert subject.difference(0.28, 1.46) == "28 [-100, 100] percentage points"
+    assert subject.difference(0.02, 0.05) == "2.0 ± 5.0 percentage points"
+    assert "[0, 100] %" in page(made) and "±" not in columns(made)[0][1][0]
+    assert "[low, high]" in caption(made)
 
 
 def test_percentages_have_one_style() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from threefold.drawing.text import format_value
 from threefold.lab.race.significance import CONFIDENCE, Interval, paired
 from threefold.lab.report.recommendation import recommended, relation_to
-from threefold.lab.report.results import BaselineResult
+from threefold.lab.report.results import BaselineResult, Subject
 
 if TYPE_CHECKING:
     from threefold.lab.report.report import Report
@@ -87,6 +87,18 @@ def _baseline(report: Report) -> Iterator[str]:
         f"({format_value(margin.confidence, 'percent')} confidence, bootstrap of {margin.count:,} "
         "test examples, with the trained models as they are)."
     )
+
+
+def about_size(subject: Subject) -> Iterator[str]:
+    """A test that is too small to tell good models from lucky ones."""
+    if not subject.few:
+        return
+    plural = "" if subject.test_examples == 1 else "s"
+    text = f"The test has only {subject.test_examples} example{plural}"
+    if subject.resolution and subject.unit == "percent":
+        text += f": one more right answer changes a score by {100 * subject.resolution:.0f} "
+        text += "percentage points"
+    yield f"{text}. More rows say more; more --seeds or a longer --time do not help here."
 
 
 def about_test_set(report: Report) -> Iterator[str]:

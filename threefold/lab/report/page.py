@@ -117,6 +117,8 @@ def _facts(report: Report) -> str:
         ("total training time", format_value(sum(run.seconds for run in runs), "seconds")),
         ("matched by", report.subject.match),
     ]
+    if report.subject.test_examples:
+        facts.insert(1, ("test examples", f"{report.subject.test_examples:,}"))
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
     return f'<dl class="facts">{cells}</dl>'
 

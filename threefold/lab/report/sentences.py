@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from threefold.drawing.text import format_value
 from threefold.lab.race.significance import Interval
-from threefold.lab.report.evidence import about_test_set
+from threefold.lab.report.evidence import about_size, about_test_set
 from threefold.lab.report.recommendation import relation_to
 from threefold.lab.report.results import Contender
 
@@ -113,7 +113,8 @@ def _speed_sentence(report: Report) -> str:
 
 def limitations(report: Report) -> tuple[str, ...]:
     """Limitations of the verdict."""
-    texts = [*report.subject.notes, *_about_seeds(report), *about_test_set(report)]
+    texts = [*report.subject.notes, *about_size(report.subject)]
+    texts += [*_about_seeds(report), *about_test_set(report)]
     texts += _about_learning(report)
     return tuple(dict.fromkeys(texts))
 

@@ -51,10 +51,12 @@ def summary(report: Report) -> list[str]:
 def _means(report: Report, one: Contender | BaselineResult) -> str:
     """What the score of a model means."""
     subject, score = report.subject, one.quality.mean
-    text = format_value(score, "percent") if subject.unit == "percent" else f"{score:.3g}"
+    text = subject.score(score) if subject.unit == "percent" else f"{score:.3g}"
     if subject.metric == "absolute_error" and subject.quantity:
-        text = f"{text} (in units of {subject.quantity})"
-    return MEANINGS.get(subject.metric, f"has a {subject.metric_name} of {{}}").format(text)
+        text = f"{text} units of {subject.quantity}"
+    meaning = MEANINGS.get(subject.metric, f"has a {subject.metric_name} of {{}}").format(text)
+    count = f"of the {subject.test_examples:,} test" if subject.few else "of the test"
+    return meaning.replace("of the test", count)
 
 
 def _which(report: Report, chosen: Contender | BaselineResult) -> str:
@@ -153,8 +155,14 @@ def _next(report: Report, chosen: Contender | BaselineResult) -> str:
     steps = min(run.steps for c in report.contenders for run in c.runs)
     seeds = min(len(c.runs) for c in report.contenders)
     falling = [c.name for c in report.contenders if still_learning(c)]
+    if report.subject.few:
+        return (
+            f"Next: repeat this with more rows: {report.subject.test_examples} test examples "
+            "decide little."
+        )
     if steps < FEW_STEPS:
-        return f"Next: repeat this with a longer --time; {steps} steps of training say little."
+        trained = "1 training step says" if steps == 1 else f"{steps} training steps say"
+        return f"Next: repeat this with a longer --time; {trained} little."
     if falling:
         names = join_words(falling)
         verb = "was" if len(falling) == 1 else "were"

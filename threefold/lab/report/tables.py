@@ -120,7 +120,9 @@ def caption(report: Report) -> str:
     order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
     texts = [order]
     if any(math.isfinite(c.quality.half) for c in report.ranked):
-        texts.append("± is half the width of the 99 % confidence interval of the mean over seeds.")
+        text = "± is half the width of the 99 % confidence interval of the mean over seeds"
+        clipped = any("[" in _quality(report, c) for c in report.ranked)
+        texts.append(f"{text}, [low, high] are its ends." if clipped else f"{text}.")
     texts.append("The best value of each column is bold.")
     costs = [c.cost for c in report.ranked]
     decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
