@@ -253,6 +253,51 @@ def test_intervals_of_percentages_end_where_percentages_do() -> None:
     assert "[low, high]" in caption(made)
 
 
+def test_differences_of_two_seeds_promise_no_intervals() -> None:
+    two = told(scored("a", 0.52, 0.58), scored("b", 0.55, 0.51), metric="accuracy", lower=False)
+    text = page(two)
+    assert "too few seeds for confidence intervals" in text
+    assert "models whose interval includes zero" not in text
+    assert "accuracy, worse by, percentage points" in text
+    three = told(contender("mamba"), contender("lstm"), metric="absolute_error", quantity="load")
+    assert "models whose interval includes zero" in page(three)
+    assert "absolute error, worse by, units of load" in page(three)
+
+
+def test_calibration_of_a_handful_of_answers_is_not_told() -> None:
+    bins = [{"n": 3, "confidence": c, "accuracy": 0.5, "from": c, "to": c} for c in (0.5, 0.9)]
+    found = {"calibration": {"form": "confidence", "error": 0.2, "bins": bins}}
+    few = replace(scored("a", 0.9, 0.92), extras=found)
+    many = [{**one, "n": 300} for one in bins]
+    sure = {"calibration": {**found["calibration"], "bins": many}}
+    made = told(few, replace(scored("b", 0.8, 0.81), extras=sure), metric="accuracy", lower=False)
+    column = next(c for c in columns(made) if c[0] == "calibration error")
+    assert column[1] == ["–", "20 %"]
+    assert "Do not take its probabilities" not in " ".join(summary(made))
+    text = page(made)
+    assert "Expected calibration error: b 20 %." in text
+    assert "Not drawn, with too few answers of similar probability: a." in text
+
+
+def test_bands_that_contain_too_much_are_explained() -> None:
+    wide = {"calibration": {"form": "coverage", "nominal": 0.8, "actual": 0.98, "by_step": []}}
+    made = told(replace(contender("mamba"), extras=wide))
+    assert "Its 80 % bands contain 98 % of the test values, so they are too wide" in " ".join(
+        summary(made)
+    )
+
+
+def test_equal_values_are_not_bold_and_the_page_links_its_last_section() -> None:
+    made = told(scored("a", 1.0, 1.0), scored("b", 1.0, 1.0))
+    assert columns(made)[0][2] is None and "use" not in page(made).split("<nav")[1][:400]
+    assert '<li><a href="#use">Use the best model</a></li>' in page(replace(made, best=SAVED))
+
+
+def test_a_whole_input_has_one_time() -> None:
+    text = " ".join(summary(told(scored("a", 1.0, 1.1), kind="classifier")))
+    assert "25.6 ms for an input of 256 elements" in text
+
+
 def test_percentages_have_one_style() -> None:
     text = page(report()) + markdown(report())
     assert "99 %" in text and not re.search(r"\d%", text.split("</style>")[-1])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from threefold.errors import LockedError, ThreefoldError, option_name
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.request import RaceRequest
 from threefold.models.saving import RACE_MODEL, RACE_PLAN
-from threefold.training.checkpoints import lock_folder
+from threefold.training.checkpoints import LOCK, lock_folder
 
 COSTS, BASELINES, REFITTED = "costs.json", "baselines.json", "refitted.json"
 RUNS, TUNING, PLANNING, REFIT = "runs", "tuning", "planning", "refit"
@@ -102,6 +102,23 @@ def refuse_other_files(folder: Path, data: Path) -> None:
             f"{folder}: contains {others[0]} and no {RACE_PLAN}, so it is not the folder of a "
             f"race; choose another {option_name('folder')}"
         )
+
+
+@contextmanager
+def race_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a race; one that is refused before it begins leaves nothing behind."""
+    there = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except ThreefoldError:
+        if not (folder / RACE_PLAN).exists():
+            with suppress(OSError):  # the baselines, which were fitted before, may be there
+                (folder / PLANNING / LOCK).unlink()
+                (folder / PLANNING).rmdir()
+                if not there:
+                    folder.rmdir()
+        raise
 
 
 @contextmanager

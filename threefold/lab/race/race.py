@@ -42,6 +42,7 @@ from threefold.lab.race.folder import (
     Say,
     default_folder,
     load_or_make_plan,
+    race_folder,
     wait_for_lock,
 )
 from threefold.lab.race.planning import RacePlan, make_plan
@@ -144,9 +145,9 @@ class Race:
 
     def run(self, then_train: str | None = None) -> Report:
         """Everything, from the plan to the best model."""
-        self.folder.path.mkdir(parents=True, exist_ok=True)
         cache = DataCache(self.source)
-        plan = self._plan(cache)
+        with race_folder(self.folder.path):
+            plan = self._plan(cache)
         planned = plan
         with nullcontext() if plan.threads is None else using_threads(plan.threads):
             plan = self._tuned(plan, cache)

@@ -24,7 +24,7 @@ METRICS = {
 }
 
 
-FEW_EXAMPLES = 30  # of a test, below which a report warns
+FEW_EXAMPLES = 30  # of a test, below which scores are doubtful and calibration is not told
 
 
 def quality_of(scores: Mapping[int, float]) -> Interval:
@@ -166,6 +166,15 @@ class BaselineResult:
     def quality(self) -> Interval:
         """The mean score over seeds, with its interval."""
         return quality_of(self.scores)
+
+
+def calibration_error(one: Contender | BaselineResult) -> float:
+    """How far probabilities are off; not a number if unknown, or from too few answers."""
+    found = one.extras.get("calibration") or {}
+    answers = sum(each["n"] for each in found.get("bins", ()))
+    if found.get("error") is None or 0 < answers < FEW_EXAMPLES:
+        return math.nan
+    return float(found["error"])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from threefold.drawing.text import format_value
 from threefold.lab.report.recommendation import best_relation, recommended, saved_share
 from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.results import calibration_error
 from threefold.lab.report.sentences import (
     ENOUGH_SEEDS,
     FEW_STEPS,
@@ -37,6 +38,7 @@ WHY_SIMPLE = {
     "unclear": "no sequence model clearly beats it here",
 }
 NOTABLE = 0.02  # relative improvement that is worth a number
+WHOLE_INPUTS = ("classifier", "hierarchical", "regressor", "vision")  # kinds with one answer each
 OVERCONFIDENT = 0.05  # calibration error from which on probabilities should not be trusted
 
 
@@ -127,8 +129,7 @@ def _cost(report: Report, chosen: Contender | BaselineResult) -> str:
     """Time of one element, memory, and time to train."""
     parts = []
     if 0 < chosen.decode_seconds < math.inf:
-        each = format_value(chosen.decode_seconds, "seconds")
-        parts.append(f"{each} for each {report.subject.element}")
+        parts.append(_answer_time(report, chosen.decode_seconds))
     if 0 < chosen.running_bytes < math.inf:
         parts.append(f"{format_value(chosen.running_bytes, 'bytes')} of memory")
     fitted = "was fitted" if isinstance(chosen, BaselineResult) else "was trained"
@@ -137,17 +138,36 @@ def _cost(report: Report, chosen: Contender | BaselineResult) -> str:
     return f"{needs} {fitted} in {took}."
 
 
+def _answer_time(report: Report, seconds: float) -> str:
+    """The time of one element, or of a whole input where that has one answer."""
+    subject = report.subject
+    if subject.kind not in WHOLE_INPUTS:
+        return f"{format_value(seconds, 'seconds')} for each {subject.element}"
+    whole = format_value(seconds * subject.length, "seconds")
+    return f"{whole} for an input of {subject.length:,} {subject.element}s"
+
+
 def _caution(chosen: Contender | BaselineResult) -> Iterator[str]:
     """Probabilities that are not to be trusted."""
     found = chosen.extras.get("calibration") or {}
-    error = found.get("error")
-    if error is not None and error >= OVERCONFIDENT:
+    error = calibration_error(chosen)
+    if error >= OVERCONFIDENT:
         off = f"{100 * error:.0f} percentage points"
         yield f"Do not take its probabilities at face value: they are off by {off} on average."
     actual, nominal = found.get("actual"), found.get("nominal")
     if actual is not None and nominal is not None and abs(actual - nominal) >= OVERCONFIDENT:
-        told, true = (format_value(round(value, 2), "percent") for value in (nominal, actual))
-        yield f"Its bands should contain {told} of the values and contain {true}."
+        yield _about_bands(nominal, actual)
+
+
+def _about_bands(nominal: float, actual: float) -> str:
+    """What it means that bands contain more or less than they should, and what to do."""
+    told, true = (format_value(round(value, 2), "percent") for value in (nominal, actual))
+    wide = actual > nominal
+    return (
+        f"Its {told} bands contain {true} of the test values, so they are too "
+        f"{'wide: errors are smaller than they suggest' if wide else 'narrow'}; "
+        "a longer --time or more data bring them closer."
+    )
 
 
 def _next(report: Report, chosen: Contender | BaselineResult) -> str:
