@@ -254,9 +254,7 @@ def evaluation_sizes(
     return min(valid, limits.valid), min(test, limits.test)
 
 
-def few_steps_note(
-    request: RaceRequest, times: Mapping[str, StepTimes], table: Timetable
-) -> str:
+def few_steps_note(request: RaceRequest, times: Mapping[str, StepTimes], table: Timetable) -> str:
     """What is said before a race whose time allows hardly any training; "" if it allows enough."""
     steps = min(table.steps.values())
     if steps >= TOO_FEW_STEPS or request.duration.seconds is None:
