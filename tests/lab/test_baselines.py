@@ -41,6 +41,9 @@ def test_forecasts_of_a_season(tmp_path: Path) -> None:
     assert found["last value"] > 2  # in the units of the file
     assert set(scores(data, "simple")) == {"last value", "seasonal naive"}
     assert scores(data, "none") == {}
+    said: list[str] = []
+    run_baselines(data, "simple", 1, 64, said.append)
+    assert "seasonal naive repeats the last 12 rows" in said
     assert season_of(data.task.rows("train", range(100)).inputs[:, :, 0]) == 12
 
 

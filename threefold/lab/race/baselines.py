@@ -110,6 +110,8 @@ def run_baselines(
         say(f"fitting the baseline {baseline.name}")
         try:
             results.append(_run(baseline, data, pieces, seeds, sizes, keep))
+            if remark := results[-1].extras.get("remark"):
+                say(f"{baseline.name} {remark}")
         except ThreefoldError as error:
             say(f"the baseline {baseline.name} was left out: {error}")
     return results
@@ -137,6 +139,8 @@ def _run(
         asking.append(time.perf_counter() - fitted)
         if seed == 0 and sizes is not None and baseline.predicts:
             extras = _probe(baseline, data, answer, asking[0] / examples, sizes)
+    if remark := getattr(answer, "remark", None):
+        extras = {**extras, "remark": remark}
     repeated = scores if baseline.random else scores * seeds
     elements = sum(int(np.prod(p.inputs.shape[:2])) for p in pieces)
     return BaselineResult(

@@ -19,12 +19,13 @@ from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardis
 from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, day_first_in, describe_times
-from threefold.data.time_steps import DAY, parse_step, resample
+from threefold.data.time_steps import parse_step, resample
 from threefold.errors import ThreefoldError, option, option_name, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task, declare_user_task
+from threefold.tasks.user_data.contexts import ContextChoice, default_context
 from threefold.tasks.user_data.description import (
     DataDescription,
     absurd_notes,
@@ -42,8 +43,6 @@ from threefold.tasks.user_data.series_windows import (
     better_naive,
 )
 from threefold.tasks.user_data.settings import Reading, ReadSettings
-
-LONGEST_CONTEXT, LONGEST_SEASONAL = 128, 448  # by default; if there is a season
 
 
 def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Task[Batch]:
@@ -183,8 +182,9 @@ def fit_series(
     scaled = [_scale_of(scale, part).apply(part.values) for part in train]
     fill = FillMissing.fit(np.concatenate(scaled), columns, settings.missing or "mask")
     encode = (OneHot.fit(columns, found.categories),) if found.categories else ()
-    shortest, axis = min(len(part.values) for part in series), series[0].axis
-    context = settings.length or default_context(shortest, axis)
+    axis = series[0].axis
+    believed = _believed(train, scaled, found)
+    context = settings.length or _chosen_context(series, believed).length
     return Preprocessing(
         "forecaster",
         "table",
@@ -197,11 +197,32 @@ def fit_series(
         resample=settings.resample,
         day_first=settings.day_first if axis is None else day_first_in(axis.format),
         header=settings.header,
-        naive_errors=naive_errors(_believed(train, scaled, found), (1, season_of(axis))),
+        naive_errors=naive_errors(believed, (1, season_of(axis))),
         decimal=settings.decimal,
         calendar=_calendar(train),
         known_future=_known_future(found, settings),
     )
+
+
+def _chosen_context(series: Sequence[TimeSeries], train: Sequence[Stretches]) -> ContextChoice:
+    return default_context(min(len(part.values) for part in series), series[0].axis, train)
+
+
+def _context_fact(
+    series: Sequence[TimeSeries], windows: SeriesWindows, found: TableReading, reading: Reading
+) -> tuple[str, list[str]]:
+    """Why so many rows are read before a forecast, and a note of a season that does not fit."""
+    if reading.settings.length is not None:
+        return "as was set", []
+    if reading.preprocessing is not None:
+        return "as the model was trained", []
+    train = [part.head(SPLIT_ENDS[0] if reading.split else 1.0) for part in series]
+    scaled = [
+        windows.preprocessing.of_series(p.name, p.values).inputs.find(Standardise).apply(p.values)
+        for p in train
+    ]
+    choice = _chosen_context(series, _believed(train, scaled, found))
+    return choice.reason, [choice.note] if choice.note else []
 
 
 def _known_future(found: TableReading, settings: ReadSettings) -> tuple[str, ...]:
@@ -215,20 +236,6 @@ def _known_future(found: TableReading, settings: ReadSettings) -> tuple[str, ...
                 f"the target are {inputs}"
             )
     return tuple(dict.fromkeys(settings.known_names))
-
-
-def default_context(rows: int, axis: TimeAxis | None) -> int:
-    """Up to 128 rows; more if a season of the time stamps needs them: a week of days, or two days.
-
-    A quarter more than that, because a linear start leaves a part of each context to learn from.
-    """
-    context, season = max(1, min(LONGEST_CONTEXT, rows // 20)), season_of(axis)
-    daily = axis is not None and not axis.months and axis.step < DAY
-    for span in (7 * season if daily else 3 * season, 2 * season):
-        length = span * 4 // 3
-        if season > 1 and length <= min(LONGEST_SEASONAL, rows // 8):
-            return max(context, length)
-    return context
 
 
 def _calendar(train: Sequence[TimeSeries]) -> tuple[str, ...]:
@@ -299,7 +306,9 @@ def _describe(
         ("target", list_names(roles.targets)),
         ("inputs", list_names((*roles.targets, *roles.features))),
     ]
+    why, unfit = _context_fact(series, windows, found, reading)
     facts.append(("horizon", f"{windows.horizon} steps, from the last {windows.context}"))
+    facts.append(("context", f"{windows.context} rows: {why}"))
     if roles.time is not None and series[0].axis is not None:
         facts.append(("time", f"column {roles.time}, one row every {series[0].axis.step_name}"))
     if known := windows.preprocessing.known_future:
@@ -320,6 +329,7 @@ def _describe(
         facts.append(("split", f"{sizes} windows (train / validation / test), by time"))
     notes = [
         *absurd_notes(_absurd_counts(windows, series)),
+        *unfit,
         *_unseen_notes(windows.preprocessing, series),
         *table.notes,
         *("".join(note) for part in series for note in part.notes),
@@ -327,6 +337,7 @@ def _describe(
     otherwise = list_options(
         *("target", "features", "horizon", "time_column", "series_column", "kind")
     )
+    otherwise += f", {setting('data.length', 'ROWS')}"
     return DataDescription(table.name, "forecaster", tuple(facts), tuple(notes[:5]), otherwise)
 
 
