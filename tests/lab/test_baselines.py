@@ -99,13 +99,14 @@ def test_what_has_no_baseline_has_none() -> None:
     [
         (0.9, "No sequence model beats n-grams here: it reaches a loss of 0.9 nats"),
         (1.9, "The best baseline, n-grams, reaches 1.9"),
-        (1.4125, "The best baseline, n-grams (1.412), cannot be distinguished from mamba"),
+        (1.4125, "A simple method, n-grams (1.412), is as good as mamba"),
+        (1.43, "The best baseline, n-grams (1.430 ± 0.29), cannot be distinguished from mamba"),
         (1.39, "The best baseline, n-grams (1.39), is better than every run of mamba"),
     ],
 )
 def test_the_verdict_names_the_best_baseline(level: float, words: str) -> None:
     plain = report()
-    spread = {1.4125: 0.002, 1.39: 0.016}.get(level, 0.0)
+    spread = {1.4125: 0.002, 1.43: 0.05, 1.39: 0.016}.get(level, 0.0)
     jitter = (0.0, spread, -spread)
     best, worse = (
         BaselineResult(name, tuple((i, value + j) for i, j in enumerate(jitter)), 0.5, 1e-6)
@@ -128,6 +129,11 @@ def test_a_race_of_forecasters_with_the_default_horizon(tmp_path: Path) -> None:
     found = compare(tmp_path / "flow.csv", "gru", folder=tmp_path / "race", **options)
     assert found.ranked_baselines[0].name in ("ridge", "Holt–Winters")
     assert len(found.contenders[0].other_lengths) > 1
+    assert set(found.baseline_margins) == {b.name for b in found.baselines}
+    for one in found.baselines:  # the same test examples, the same mean
+        margin = found.baseline_margins[one.name]
+        assert margin.mean == pytest.approx(found.lead_over(one).mean, abs=1e-5)
+        assert margin.count > 8 and margin.half > 0
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")

@@ -15,13 +15,17 @@ import pytest
 import torch
 
 import threefold
+from tests.lab.reports import report as plain_report
 from threefold.errors import ThreefoldError
 from threefold.lab.race.baseline_fits import TestFacts as Asked
 from threefold.lab.race.baseline_fits import WholeAnswer
 from threefold.lab.race.baselines import baselines_for
-from threefold.lab.race.best_baseline import saved_form
+from threefold.lab.race.best_baseline import keep_baseline, saved_form
+from threefold.lab.race.folder import RaceFolder
 from threefold.lab.race.race import compare
-from threefold.lab.report.report import Report
+from threefold.lab.report.evidence import use_commands
+from threefold.lab.report.recommendation import recommended
+from threefold.lab.report.report import BaselineResult, Report
 from threefold.models.saving import load
 from threefold.models.simple import METHODS
 from threefold.training.config import DataSettings
@@ -104,6 +108,23 @@ def test_the_winner_is_used_in_another_process(tmp_path: Path) -> None:
     again = compare(*arguments, **options, folder=race, overrides=sets, then_train="2steps")
     assert again.best_baseline is not None and again.best_baseline.refitted == "2steps"
     assert "fitted to all data" in (race / "report.md").read_text()
+
+
+def test_a_baseline_that_ties_is_saved(tmp_path: Path) -> None:
+    """It is what the page recommends, so its command has to be there."""
+    chirps(tmp_path / "chirps.csv", 100, 0)
+    data = opened(str(tmp_path / "chirps.csv"), kind="classifier", target="label")
+    models = tuple(
+        replace(c, runs=tuple(replace(r, score=s) for r, s in zip(c.runs, (0.8, 1.0), strict=True)))
+        for c in plain_report("lstm", seeds=2).contenders
+    )
+    subject = replace(plain_report().subject, metric="accuracy", lower=False)
+    rocket = BaselineResult("MiniRocket", ((0, 0.9), (1, 0.95)), 0.1, 1e-6)
+    tie = Report(subject, models, (rocket,))
+    assert "cannot be distinguished" in tie.sentence and recommended(tie) is rocket
+    saved = keep_baseline(tie, RaceFolder(tmp_path / "race"), data, 8)
+    assert saved is not None and use_commands(replace(tie, best_baseline=saved))[0] == saved.command
+    assert load(saved.folder).spec.option("method") == "MiniRocket"
 
 
 def test_probabilities_of_a_nearest_neighbour_are_those_of_other_examples() -> None:

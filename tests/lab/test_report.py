@@ -11,12 +11,13 @@ from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import Interval
-from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
+from threefold.lab.report.recommendation import recommended
 from threefold.lab.report.report import BaselineResult, BestModel, Contender, Report
 from threefold.lab.report.sentences import still_learning
-from threefold.lab.report.summary import recommended, summary
+from threefold.lab.report.summary import summary
 from threefold.lab.report.tables import caption, columns
 
 
@@ -122,6 +123,9 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     assert "1 KiB at 16 tokens" in cells
 
 
+SAVED = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
+
+
 def baseline(score: float, seeds: int = 3) -> BaselineResult:
     """A baseline with the same score for all seeds."""
     results = tuple((seed, score) for seed in range(seeds))
@@ -159,8 +163,48 @@ def test_the_summary_recommends_a_baseline_that_is_not_beaten() -> None:
         "It needs 3 µs for each token and 4 MiB of memory on this machine, and was fitted in "
         "420 ms."
     )
-    unclear = summary(replace(told(*models), baselines=(baseline(1.512),)))
+    unclear = summary(replace(told(*models), baselines=(baseline(1.53),)))
     assert "no sequence model clearly beats it" in unclear[0]
+
+
+def test_a_model_that_hardly_differs_from_a_simple_method_is_not_recommended() -> None:
+    models = scored("a", 1.2999, 1.29991, 1.29989), scored("b", 1.2999, 1.29991, 1.29989)
+    made = replace(told(*models), baselines=(baseline(1.3),), best=SAVED)
+    assert made.lead_over(made.baselines[0]).positive  # certain, and of no use
+    assert recommended(made) is made.baselines[0]
+    assert summary(made)[0].startswith(
+        "Use n-grams, a simple method: the sequence models have added nothing to it. It has "
+    )
+    assert "A simple method, n-grams (1.3), is as good as a (1.2999" in made.sentence
+    assert best_lines(made)[0] == "The baseline n-grams is recommended; it is not saved."
+    folder = BestModel("n-grams", 0, "race/best-baseline", "threefold predict race/best-baseline x")
+    saved = replace(made, best_baseline=folder)
+    assert best_lines(saved)[0] == (
+        "The baseline n-grams is recommended; fitted to the training examples, it is in "
+        "race/best-baseline."
+    )
+    assert use_commands(saved) == (folder.command, SAVED.command)
+    assert summary(saved)[-1].startswith("Next: use it, threefold predict race/best-baseline x, or")
+
+
+def test_the_lead_over_a_simple_method_has_an_interval_over_test_examples() -> None:
+    models = scored("a", 1.50, 1.501, 1.502), scored("b", 1.90, 1.92, 1.91)
+    sure = replace(told(*models), baselines=(baseline(1.6),))
+    sure = replace(sure, baseline_margins={"n-grams": Interval(0.1, 0.04, 300, 0.99)})
+    sure = Report.from_dict(sure.to_dict())
+    assert recommended(sure).name == "a"
+    assert "its lead over n-grams would be between 0.06 and 0.14 nats (99 %" in " ".join(
+        summary(sure)
+    )
+    assert (
+        "a is ahead of the best baseline, n-grams, by 0.100 ± 0.040 nats (99 % confidence, "
+        "bootstrap of 300 test examples, with the trained models as they are)."
+    ) in evidence(sure)
+    chance = replace(sure, baseline_margins={"n-grams": Interval(0.1, 0.2, 30, 0.99)})
+    assert recommended(chance).name == "n-grams"
+    assert "cannot be distinguished from a" in chance.sentence
+    same = replace(sure, test_margins={"b": Interval(0.0, 0.0, 30, 0.99)})
+    assert "Over test examples: a and b score the same on each of 30 examples." in evidence(same)
 
 
 def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
@@ -172,14 +216,86 @@ def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
     once = " ".join(summary(told(scored("a", 1.0), scored("b", 2.0))))
     assert "trained once only, so the order of the models may be chance" in once
     short = summary(report("mamba", "lstm", steps=40))
-    assert short[-1] == "Next: repeat this with a longer --time; 40 steps of training say little."
+    assert short[-1] == "Next: repeat this with a longer --time; 40 training steps say little."
 
 
 def test_errors_are_in_the_units_of_a_column() -> None:
     made = told(contender("mamba"), metric="absolute_error", quantity="flow")
     assert columns(made)[0][0] == "test absolute error, units of flow"
-    assert "is off by 1.41 (in units of flow) on average" in summary(made)[0]
+    assert "is off by 1.41 units of flow on average" in summary(made)[0]
     assert "absolute error, units of flow (lower is better)" in page(made)
+
+
+def test_a_small_test_set_is_told_and_scores_are_rounded() -> None:
+    few = {"metric": "accuracy", "lower": False, "test_examples": 6, "resolution": 1 / 6}
+    made = told(scored("a", 5 / 6, 1.0), scored("b", 0.5, 5 / 6), **few)
+    text = " ".join(summary(made))
+    assert "is right in 92 % of the 6 test cases" in text
+    assert text.endswith("Next: repeat this with more rows: 6 test examples decide little.")
+    assert made.warnings[0] == (
+        "The test has only 6 examples: one more right answer changes a score by 17 percentage "
+        "points. More rows say more; more --seeds or a longer --time do not help here."
+    )
+    assert "91.67" not in page(made).split("<svg")[0] and "a leads b by 25 " in made.sentence
+    assert "<dt>test examples</dt><dd>6</dd>" in page(made)
+    large = replace(made.subject, test_examples=2000, resolution=1 / 2000)
+    assert large.score(0.91666) == "91.67 %"
+
+
+def test_intervals_of_percentages_end_where_percentages_do() -> None:
+    made = told(scored("a", 0.5, 2 / 3, 1.0), metric="accuracy", lower=False)
+    subject = made.subject
+    assert subject.score(0.72, 1.46) == "72 [0, 100] %"
+    assert subject.score(0.92, 0.12) == "92 [80, 100] %" and subject.score(0.9, 0.1) == "90 ± 10 %"
+    assert subject.difference(0.28, 1.46) == "28 [-100, 100] percentage points"
+    assert subject.difference(0.02, 0.05) == "2.0 ± 5.0 percentage points"
+    assert "[0, 100] %" in page(made) and "±" not in columns(made)[0][1][0]
+    assert "[low, high]" in caption(made)
+
+
+def test_differences_of_two_seeds_promise_no_intervals() -> None:
+    two = told(scored("a", 0.52, 0.58), scored("b", 0.55, 0.51), metric="accuracy", lower=False)
+    text = page(two)
+    assert "too few seeds for confidence intervals" in text
+    assert "models whose interval includes zero" not in text
+    assert "accuracy, worse by, percentage points" in text
+    three = told(contender("mamba"), contender("lstm"), metric="absolute_error", quantity="load")
+    assert "models whose interval includes zero" in page(three)
+    assert "absolute error, worse by, units of load" in page(three)
+
+
+def test_calibration_of_a_handful_of_answers_is_not_told() -> None:
+    bins = [{"n": 3, "confidence": c, "accuracy": 0.5, "from": c, "to": c} for c in (0.5, 0.9)]
+    found = {"calibration": {"form": "confidence", "error": 0.2, "bins": bins}}
+    few = replace(scored("a", 0.9, 0.92), extras=found)
+    many = [{**one, "n": 300} for one in bins]
+    sure = {"calibration": {**found["calibration"], "bins": many}}
+    made = told(few, replace(scored("b", 0.8, 0.81), extras=sure), metric="accuracy", lower=False)
+    column = next(c for c in columns(made) if c[0] == "calibration error")
+    assert column[1] == ["–", "20 %"]
+    assert "Do not take its probabilities" not in " ".join(summary(made))
+    text = page(made)
+    assert "Expected calibration error: b 20 %." in text
+    assert "Not drawn, with too few answers of similar probability: a." in text
+
+
+def test_bands_that_contain_too_much_are_explained() -> None:
+    wide = {"calibration": {"form": "coverage", "nominal": 0.8, "actual": 0.98, "by_step": []}}
+    made = told(replace(contender("mamba"), extras=wide))
+    assert "Its 80 % bands contain 98 % of the test values, so they are too wide" in " ".join(
+        summary(made)
+    )
+
+
+def test_equal_values_are_not_bold_and_the_page_links_its_last_section() -> None:
+    made = told(scored("a", 1.0, 1.0), scored("b", 1.0, 1.0))
+    assert columns(made)[0][2] is None and "use" not in page(made).split("<nav")[1][:400]
+    assert '<li><a href="#use">Use the best model</a></li>' in page(replace(made, best=SAVED))
+
+
+def test_a_whole_input_has_one_time() -> None:
+    text = " ".join(summary(told(scored("a", 1.0, 1.1), kind="classifier")))
+    assert "25.6 ms for an input of 256 elements" in text
 
 
 def test_percentages_have_one_style() -> None:
@@ -239,20 +355,22 @@ def test_what_a_verdict_rests_on() -> None:
 
 
 def test_the_best_model_and_a_better_baseline() -> None:
-    best = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
-    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=best)
+    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=SAVED)
     assert best_lines(made) == (
         "The best sequence model, a (seed 1, the run with the lowest validation loss), is in "
         "race/best.",
     )
-    equal = BaselineResult("ridge", ((0, 1.0), (1, 1.2), (2, 1.1)), 0.1, 1e-6)
-    assert best_lines(replace(made, baselines=(equal,))) == best_lines(made)
+    worse = BaselineResult("ridge", ((0, 1.5), (1, 1.7), (2, 1.6)), 0.1, 1e-6)
+    assert best_lines(replace(made, baselines=(worse,))) == best_lines(made)
     ridge = BaselineResult("ridge", ((0, 0.5), (1, 0.5), (2, 0.5)), 0.1, 1e-6)
-    refitted = replace(made, baselines=(ridge,), best=replace(best, refitted="10m"))
+    refitted = replace(made, baselines=(ridge,), best=replace(SAVED, refitted="10m"))
     assert best_lines(refitted) == (
-        "The baseline ridge is better by 0.6 nats; it is not saved. The best sequence model, a, "
-        "trained on all data for 10m after the race, is in race/best.",
+        "The baseline ridge is recommended (better by 0.6 nats); it is not saved.",
+        "The best sequence model, a, trained on all data for 10m after the race, is in race/best.",
     )
     for shown in (page(refitted), markdown(refitted)):
-        assert "threefold predict race/best data.csv" in shown and "ridge is better by" in shown
+        assert (
+            "threefold predict race/best data.csv" in shown
+            and "ridge is recommended (better by" in shown
+        )
     assert refitted.to_dict()["best"]["refitted"] == "10m"

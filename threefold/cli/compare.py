@@ -175,7 +175,7 @@ class PlainProgress:
     def say(self, message: str) -> None:
         """Print a message, or drop it if another one was printed shortly before."""
         now = monotonic()
-        if message.startswith("finished ") or now - self.printed_at >= PROGRESS_SECONDS:
+        if message.startswith(("finished ", "note: ")) or now - self.printed_at >= PROGRESS_SECONDS:
             print(message, file=sys.stderr, flush=True)
             self.printed_at = now
 

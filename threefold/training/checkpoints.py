@@ -27,6 +27,7 @@ from threefold.errors import LockedError, ThreefoldError
 from threefold.models.files import own_storage
 
 MANIFEST, VALUES = "manifest.json", "training.json"
+LOCK = "lock"
 _SUFFIX = ".safetensors"
 _STEP = "step-"
 _DIGITS = 9
@@ -164,7 +165,7 @@ class Checkpoints:
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes; the lock ends with the process that holds it."""
-    path = folder / "lock"
+    path = folder / LOCK
     with report_write_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

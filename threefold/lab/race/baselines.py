@@ -27,11 +27,14 @@ from threefold.errors import ThreefoldError
 from threefold.lab.race import baseline_fits as fits
 from threefold.lab.race.baseline_fits import Answer, TestFacts
 from threefold.lab.race.probes import FittedBaseline, ProbeSizes, probe_baseline
+from threefold.lab.race.test_set import Examples, ExampleScores
 from threefold.lab.report.results import BaselineResult
 from threefold.tasks.task import Task
 from threefold.training.training_data import TrainingData
 
 LEVELS = ("none", "simple", "strong")
+# Takes the scores of each test example: (name, seed, scores).
+KeepScores = Callable[[str, int, Examples], object]
 MOST_FITS = 5  # of a baseline that depends on the seed
 
 
@@ -86,11 +89,13 @@ def run_baselines(
     say: Callable[[str], None],
     limit: float = math.inf,
     sizes: ProbeSizes | None = None,
+    keep: KeepScores = lambda *_: None,
 ) -> list[BaselineResult]:
     """Fit and score all baselines; one that cannot be fitted is left out, and told.
 
     When `limit` seconds are over, the rest is left out, too.
     sizes: of the examples on which they are also measured as the models are.
+    keep: is given the scores of each test example.
     """
     begin = time.monotonic()
     task = data.task
@@ -104,7 +109,7 @@ def run_baselines(
             continue
         say(f"fitting the baseline {baseline.name}")
         try:
-            results.append(_run(baseline, data, pieces, seeds, sizes))
+            results.append(_run(baseline, data, pieces, seeds, sizes, keep))
             if remark := results[-1].extras.get("remark"):
                 say(f"{baseline.name} {remark}")
         except ThreefoldError as error:
@@ -118,6 +123,7 @@ def _run(
     pieces: Sequence[Batch],
     seeds: int,
     sizes: ProbeSizes | None,
+    keep: KeepScores,
 ) -> BaselineResult:
     task, scores, fitting, asking = data.task, [], [], []
     examples = sum(len(p.inputs) for p in pieces)
@@ -126,7 +132,9 @@ def _run(
         start = time.perf_counter()
         answer = baseline.fit(task, seed, TestFacts(examples, task.length))
         fitted = time.perf_counter()
-        scores.append(score(task, answer, pieces))
+        collected = ExampleScores(task.measure)
+        scores.append(score(task, answer, pieces, collected))
+        keep(baseline.name, seed, collected.array)
         fitting.append(fitted - start)
         asking.append(time.perf_counter() - fitted)
         if seed == 0 and sizes is not None and baseline.predicts:
@@ -160,14 +168,23 @@ def _probe(
     return probe_baseline(data, fitted, sizes)
 
 
-def score(task: Task[Any], answer: Answer, pieces: Iterable[Batch]) -> float:
-    """The mean of the task's metric over all targets of the pieces."""
+def score(
+    task: Task[Any],
+    answer: Answer,
+    pieces: Iterable[Batch],
+    collected: ExampleScores | None = None,
+) -> float:
+    """The mean of the task's metric over all targets of the pieces; collected: by example."""
     total, count = 0.0, 0
     for piece in pieces:
         answers = answer(piece)
         measured = answers if task.metric == "bits" else task.measure(answers, piece.targets)
         total += float(measured.double().sum())
         count += measured.numel()
+        if collected is not None and task.metric == "bits":
+            collected.add_scores(measured.reshape(piece.targets.shape))
+        elif collected is not None:
+            collected.add(piece, answers)
     return total / max(1, count)
 
 

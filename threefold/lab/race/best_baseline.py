@@ -1,4 +1,4 @@
-"""The winner that is no sequence model: the best baseline as a model folder, `best-baseline/`.
+"""The recommended model that is no sequence model: a baseline as a model folder, `best-baseline/`.
 
 It is fitted again to the training split as it was for the race, from the first seed, or to all data
 with `--then-train`.  Baselines that answer whole sequences can be saved; n-grams, `xz` and simple
@@ -14,29 +14,27 @@ from threefold.lab.race.baseline_fits import Answer, TestFacts, WholeAnswer
 from threefold.lab.race.baselines import baselines_for
 from threefold.lab.race.best import use_command
 from threefold.lab.race.folder import RaceFolder
-from threefold.lab.report.report import BestModel, Report
-from threefold.lab.report.sentences import relation_to
+from threefold.lab.report.recommendation import recommended
+from threefold.lab.report.report import BaselineResult, BestModel, Report
 from threefold.models.simple import SimpleModel
 from threefold.training.config import ModelSettings
 from threefold.training.training_data import TrainingData
-
-BETTER = ("worse", "never better")  # how the best sequence model stands to it
 
 
 def keep_baseline(
     report: Report, folder: RaceFolder, data: TrainingData, examples: int, refitted: str = ""
 ) -> BestModel | None:
-    """Save the best baseline if it is better than all models; None if not, or if it cannot be.
+    """Save the best baseline if the race recommends it; None if not, or if it cannot be saved.
 
     data: what it is fitted to.  examples: of the test of the race.  refitted: how long the best
     model was trained on all data, if these are all data.
     """
-    best = next(iter(report.ranked_baselines), None)
+    best = recommended(report)
     answer: Answer | None = None
-    if best is not None and relation_to(report, best) in BETTER:
+    if isinstance(best, BaselineResult):
         baseline = next(b for b in baselines_for(data.task, "strong") if b.name == best.name)
         answer = baseline.fit(data.task, 0, TestFacts(examples, data.task.length))
-    if best is None or not isinstance(answer, WholeAnswer):
+    if not isinstance(answer, WholeAnswer):
         shutil.rmtree(folder.best_baseline, ignore_errors=True)  # of a race with other results
         return None
     saved_form(best.name, answer, data).save(folder.best_baseline)

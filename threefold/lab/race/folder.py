@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from threefold.errors import LockedError, ThreefoldError, option_name
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.request import RaceRequest
 from threefold.models.saving import RACE_MODEL, RACE_PLAN
-from threefold.training.checkpoints import lock_folder
+from threefold.training.checkpoints import LOCK, lock_folder
 
 COSTS, BASELINES, REFITTED = "costs.json", "baselines.json", "refitted.json"
 RUNS, TUNING, PLANNING, REFIT = "runs", "tuning", "planning", "refit"
 BEST_BASELINE = "best-baseline"
+BASELINE_EXAMPLES = "baseline-examples.npz"  # scores of each test example
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
 
 Say = Callable[[str], None]
@@ -94,13 +95,30 @@ def read_plan(path: Path) -> RacePlan:
 
 def refuse_other_files(folder: Path, data: Path) -> None:
     """A race is not mixed with files of the user's, but for its own data."""
-    own = {folder / PLANNING, folder / BASELINES, data}
+    own = {folder / PLANNING, folder / BASELINES, folder / BASELINE_EXAMPLES, data}
     others = sorted(path.name for path in folder.iterdir() if path not in own)
     if others:
         raise ThreefoldError(
             f"{folder}: contains {others[0]} and no {RACE_PLAN}, so it is not the folder of a "
             f"race; choose another {option_name('folder')}"
         )
+
+
+@contextmanager
+def race_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a race; one that is refused before it begins leaves nothing behind."""
+    there = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except ThreefoldError:
+        if not (folder / RACE_PLAN).exists():
+            with suppress(OSError):  # the baselines, which were fitted before, may be there
+                (folder / PLANNING / LOCK).unlink()
+                (folder / PLANNING).rmdir()
+                if not there:
+                    folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from threefold.lab.race.timing import (
     RaceClock,
     Timetable,
     choose_threads,
+    few_steps_note,
     measuring_seconds,
     time_models,
     timetable,
@@ -240,6 +241,8 @@ def plan_time(
     # The baselines have been scored on these test examples, so their number stays.
     left -= hooks.clock.elapsed
     table = timetable(request, times, left, replace(limits, test=test), hooks.overhead)
+    if note := few_steps_note(request, times, table):
+        say(note)
     return table, examples, threads
 
 

@@ -4,8 +4,9 @@ race.json    the plan, made once                 costs.json      what each model
 runs/        one run folder per model and seed   report.html     and .md, .json, figures/
 tuning/      short runs with --tune              baselines.json  simple models beside them
 best/        the best model, ready to use        refit-10m/      with --then-train 10m
-best-baseline/  the best baseline, if it is better than all models
+best-baseline/  the best baseline, if the race recommends it
 extras.json  what else was measured of each model
+baseline-examples.npz  scores of the baselines on each test example
 
 Every process that is given the same folder trains the runs that are still free, so a race can be
 spread over ranks (`torchrun … -m threefold compare …`) or shells without any communication: a run
@@ -41,13 +42,21 @@ from threefold.lab.race.folder import (
     Say,
     default_folder,
     load_or_make_plan,
+    race_folder,
     wait_for_lock,
 )
 from threefold.lab.race.planning import RacePlan, make_plan
 from threefold.lab.race.request import DEFAULT_MIXERS, RaceRequest
-from threefold.lab.race.result import make_report, model_spec, resolution
+from threefold.lab.race.result import (
+    baseline_margins,
+    make_report,
+    model_spec,
+    resolution,
+    write_examples,
+)
 from threefold.lab.race.rounds import Rounds, Standing
 from threefold.lab.race.runs import FinishedRun, train_run
+from threefold.lab.race.test_set import Examples
 from threefold.lab.race.timing import MEASURING_SHARES, PAGE_SECONDS, RaceClock, using_threads
 from threefold.lab.race.tuning import Tuner, describe_choice
 from threefold.lab.report.report import BaselineResult, Cost, Report
@@ -136,9 +145,9 @@ class Race:
 
     def run(self, then_train: str | None = None) -> Report:
         """Everything, from the plan to the best model."""
-        self.folder.path.mkdir(parents=True, exist_ok=True)
         cache = DataCache(self.source)
-        plan = self._plan(cache)
+        with race_folder(self.folder.path):
+            plan = self._plan(cache)
         planned = plan
         with nullcontext() if plan.threads is None else using_threads(plan.threads):
             plan = self._tuned(plan, cache)
@@ -170,6 +179,9 @@ class Race:
         report = with_extras(report, plan, data, self.folder.path, self.folder.run, self.say)
         best = keep_best(plan, report, finished, self.folder, data)
         report = replace(report, baselines=results, best=best)
+        report = replace(
+            report, baseline_margins=baseline_margins(report, finished, self.folder.path)
+        )
         if best.refitted:  # in another process, before this one
             data = all_data(plan.config(best.name, 0), self.source)
         return self._with_baseline(plan, report, data, best.refitted)
@@ -177,7 +189,7 @@ class Race:
     def _with_baseline(
         self, plan: RacePlan, report: Report, data: TrainingData, refitted: str
     ) -> Report:
-        """The report with the best baseline, saved if it is better than all models."""
+        """The report with the best baseline, saved if the race recommends it."""
         kept = keep_baseline(report, self.folder, data, plan.test_examples, refitted)
         return replace(report, best_baseline=kept)
 
@@ -337,7 +349,13 @@ def fit_baselines(
     """Fit and score the baselines, and write their results."""
     sizes = sizes_of(examples, data)
     seeds = request.most_seeds
-    results = run_baselines(data, request.baselines, seeds, examples, say, limit, sizes)
+    scores: dict[tuple[str, int], Examples] = {}
+
+    def keep(name: str, seed: int, found: Examples) -> None:
+        scores[name, seed] = found
+
+    results = run_baselines(data, request.baselines, seeds, examples, say, limit, sizes, keep)
+    write_examples(folder, scores)
     write_json(folder / BASELINES, [asdict(result) for result in results])
 
 

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from threefold._version import __version__
+from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError, option, option_name
+from threefold.lab.race.folder import BASELINE_EXAMPLES
 from threefold.lab.race.planning import PlannedModel, RacePlan, describe_matching
 from threefold.lab.race.rounds import Standing, slowdown
 from threefold.lab.race.runs import FinishedRun
@@ -98,6 +101,49 @@ def test_margins(report: Report, finished: Finished) -> dict[str, Interval]:
     )
 
 
+def write_examples(folder: Path, scores: Mapping[tuple[str, int], Examples]) -> None:
+    """Write the scores of baselines on each test example."""
+    arrays = {f"{seed} {name}": found for (name, seed), found in scores.items()}
+
+    def save(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_file(folder / BASELINE_EXAMPLES, save)
+
+
+def read_examples(folder: Path) -> dict[str, dict[int, Examples]]:
+    """The scores of baselines on each test example, by name and seed; empty if not there."""
+    path, found = folder / BASELINE_EXAMPLES, dict[str, dict[int, Examples]]()
+    if path.is_file():
+        with np.load(path) as arrays:
+            for key in arrays.files:
+                seed, name = key.split(" ", 1)
+                found.setdefault(name, {})[int(seed)] = arrays[key]
+    return found
+
+
+def baseline_margins(report: Report, finished: Finished, folder: Path) -> dict[str, Interval]:
+    """How much better the leader is than each baseline, with intervals over test examples."""
+    leader = report.ranked[0].name
+    ours = {s: r.examples for (n, s), r in finished.items() if n == leader}
+    models = {seed: found for seed, found in ours.items() if found is not None}
+    examples: dict[str, dict[int, Examples]] = {leader: models}
+    for name, by_seed in read_examples(folder).items():
+        if len(by_seed) == 1:  # it does not depend on the seed
+            by_seed = dict.fromkeys(models, next(iter(by_seed.values())))
+        alike = {s: e for s, e in by_seed.items() if s in models and _alike(models[s], e)}
+        if name != leader:
+            examples[name] = alike
+    subject = report.subject
+    return bootstrap_margins(examples, leader, lower=subject.lower, kind=subject.kind)
+
+
+def _alike(one: Examples, other: Examples) -> bool:
+    """Whether two models were scored on the same targets of the same examples."""
+    return one.shape == other.shape and bool((one[:, 1] == other[:, 1]).all())
+
+
 def mean_points(
     series: Sequence[tuple[tuple[int, float], ...]],
 ) -> tuple[tuple[int, float], ...]:
@@ -151,6 +197,7 @@ def make_subject(plan: RacePlan, data: TrainingData, finished: Finished) -> Subj
         versions=versions(),
         hashes=data_hashes(plan, data, finished),
         notes=tuple(notes),
+        test_examples=plan.test_examples,
     )
 
 

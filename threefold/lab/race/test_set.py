@@ -50,6 +50,10 @@ class ExampleScores:
             scores = self.metric(outputs[i : i + 1], rows.targets[i : i + 1])
             self.rows.append((float(scores.sum()), scores.numel()))
 
+    def add_scores(self, scores: Tensor) -> None:
+        """Add a batch whose scores are known, one row for each example."""
+        self.rows += [(float(row.double().sum()), row.numel()) for row in scores]
+
     @property
     def array(self) -> Examples:
         """Sums and counts, [N, 2]."""

@@ -46,6 +46,7 @@ TIMING_SHARE = 0.04  # of the race: how long steps take
 RUN_OVERHEAD = 0.35  # seconds, unless it is measured: building and saving a model, figures
 TUNING_COST = 1.75  # runs of full length that tuning one model takes
 TUNING_RUNS = 9  # short ones
+TOO_FEW_STEPS, ENOUGH_STEPS = 20, 100  # of a model
 WARM_UP, TIMED = 2, 6  # steps
 MOST_PASSES = 6  # over all models
 WORTH_THREADS = 1.5  # times as fast, for more threads than one
@@ -253,14 +254,34 @@ def evaluation_sizes(
     return min(valid, limits.valid), min(test, limits.test)
 
 
+def few_steps_note(request: RaceRequest, times: Mapping[str, StepTimes], table: Timetable) -> str:
+    """What is said before a race whose time allows hardly any training; "" if it allows enough."""
+    steps = min(table.steps.values())
+    if steps >= TOO_FEW_STEPS or request.duration.seconds is None:
+        return ""
+    missing = (ENOUGH_STEPS - steps) * seconds_of_one_step(request, times) / TRAINING_SHARE
+    needed = math.ceil(request.duration.seconds + missing)
+    better = f"{needed}s" if needed < 120 else f"{math.ceil(needed / 60)}m"
+    return (
+        f"note: {option('time', request.time)} allows only {steps} training "
+        f"step{'' if steps == 1 else 's'} of each model, which says little; about "
+        f"{option('time', better)} would allow {ENOUGH_STEPS}"
+    )
+
+
+def seconds_of_one_step(request: RaceRequest, times: Mapping[str, StepTimes]) -> float:
+    """Seconds of one training step of every model, in all runs of the race."""
+    one = sum(taken.step for taken in times.values())
+    if request.match == "time":
+        one = max(taken.step for taken in times.values()) * len(times)
+    return one * rounds_of(request)
+
+
 def check_one_step(request: RaceRequest, times: Mapping[str, StepTimes]) -> None:
     """Refuse a time limit that does not allow one step of each model."""
     assert request.duration.seconds is not None
     slowest = max(times, key=lambda name: times[name].step)
-    one = sum(taken.step for taken in times.values())
-    if request.match == "time":
-        one = times[slowest].step * len(times)
-    least = one * rounds_of(request) / TRAINING_SHARE
+    least = seconds_of_one_step(request, times) / TRAINING_SHARE
     if request.duration.seconds < least:
         raise ThreefoldError(
             f"{option('time', request.time)} is too short for one step of {slowest} "

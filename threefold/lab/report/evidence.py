@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from threefold.drawing.text import format_value
 from threefold.lab.race.significance import CONFIDENCE, Interval, paired
+from threefold.lab.report.recommendation import recommended, relation_to
+from threefold.lab.report.results import BaselineResult, Subject
 
 if TYPE_CHECKING:
     from threefold.lab.report.report import Report
@@ -17,7 +19,7 @@ CLEARLY_MORE = 1.5  # times as uncertain
 
 def evidence(report: Report) -> tuple[str, ...]:
     """The sentences, in the order of the page."""
-    parts = (_seeds, _test_set, _looks, _stopped)
+    parts = (_seeds, _test_set, _baseline, _looks, _stopped)
     return tuple(text for part in parts for text in part(report))
 
 
@@ -45,6 +47,12 @@ def _test_set(report: Report) -> Iterator[str]:
     margin = report.test_margins.get(verdict.second)
     if margin is None:
         return
+    if margin.mean == margin.half == 0:
+        yield (
+            f"Over test examples: {verdict.leader} and {verdict.second} score the same on each of "
+            f"{margin.count:,} examples."
+        )
+        return
     lead = report.subject.difference(margin.mean, margin.half)
     yield (
         f"Over test examples: {lead} ({format_value(margin.confidence, 'percent')} confidence, "
@@ -60,6 +68,37 @@ def _test_set(report: Report) -> Iterator[str]:
         yield "Most of the uncertainty comes from the test set: more test data narrow it."
     else:
         yield "Seeds and test examples contribute about as much to the uncertainty."
+
+
+def _baseline(report: Report) -> Iterator[str]:
+    """The gap between the best model and the best baseline, and how far to trust it."""
+    best = report.ranked_baselines[0] if report.ranked_baselines else None
+    margin = None if best is None else report.baseline_margins.get(best.name)
+    if best is None or margin is None:
+        return
+    leader = report.verdict.leader
+    if margin.mean == margin.half == 0:
+        yield f"{leader} and {best.name} score the same on each of {margin.count:,} test examples."
+        return
+    gap = report.subject.difference(abs(margin.mean), margin.half)
+    side = "ahead of" if margin.mean >= 0 else "behind"
+    yield (
+        f"{leader} is {side} the best baseline, {best.name}, by {gap} "
+        f"({format_value(margin.confidence, 'percent')} confidence, bootstrap of {margin.count:,} "
+        "test examples, with the trained models as they are)."
+    )
+
+
+def about_size(subject: Subject) -> Iterator[str]:
+    """A test that is too small to tell good models from lucky ones."""
+    if not subject.few:
+        return
+    plural = "" if subject.test_examples == 1 else "s"
+    text = f"The test has only {subject.test_examples} example{plural}"
+    if subject.resolution and subject.unit == "percent":
+        text += f": one more right answer changes a score by {100 * subject.resolution:.0f} "
+        text += "percentage points"
+    yield f"{text}. More rows say more; more --seeds or a longer --time do not help here."
 
 
 def about_test_set(report: Report) -> Iterator[str]:
@@ -124,16 +163,17 @@ def best_lines(report: Report) -> tuple[str, ...]:
         else f" (seed {best.seed}, the run with the lowest validation loss)"
     )
     kept = f"The best sequence model, {best.name}{trained}, is in {best.folder}."
-    baseline = report.ranked_baselines[0] if report.ranked_baselines else None
-    if baseline is None or (margin := report.lead_over(baseline)).mean >= 0:
+    chosen = recommended(report)
+    if not isinstance(chosen, BaselineResult):
         return (kept,)
-    gap = report.subject.difference(-margin.mean)
-    better = f"The baseline {baseline.name} is better by {gap}"
-    saved = report.best_baseline
+    why, saved = "", report.best_baseline
+    if relation_to(report, chosen) in ("worse", "never better"):
+        why = f" (better by {report.subject.difference(-report.lead_over(chosen).mean)})"
     if saved is None:
-        return (f"{better}; it is not saved. {kept}",)
+        return (f"The baseline {chosen.name} is recommended{why}; it is not saved.", kept)
     fitted = "all data" if saved.refitted else "the training examples"
-    return (f"{better}; fitted to {fitted}, it is in {saved.folder}. {kept}",)
+    first = f"The baseline {chosen.name} is recommended{why}"
+    return (f"{first}; fitted to {fitted}, it is in {saved.folder}.", kept)
 
 
 def use_commands(report: Report) -> tuple[str, ...]:

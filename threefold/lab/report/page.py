@@ -72,8 +72,12 @@ def _header(report: Report) -> str:
 {_facts(report)}
 {_warnings(report)}
 <nav aria-label="Sections"><ul><li><a href="#result">Result</a></li>{shown}\
-<li><a href="#reproduce">Reproduce this race</a></li></ul></nav>
+{_use_link(report)}<li><a href="#reproduce">Reproduce this race</a></li></ul></nav>
 </header>"""
+
+
+def _use_link(report: Report) -> str:
+    return "" if report.best is None else '<li><a href="#use">Use the best model</a></li>'
 
 
 def _summary(report: Report) -> str:
@@ -117,6 +121,8 @@ def _facts(report: Report) -> str:
         ("total training time", format_value(sum(run.seconds for run in runs), "seconds")),
         ("matched by", report.subject.match),
     ]
+    if report.subject.test_examples:
+        facts.insert(1, ("test examples", f"{report.subject.test_examples:,}"))
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
     return f'<dl class="facts">{cells}</dl>'
 

@@ -18,6 +18,7 @@ from threefold.lab.report.figure_parts import (
     score_axis,
 )
 from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.results import METRICS
 
 
 def quality(report: Report) -> Iterator[Figure]:
@@ -45,14 +46,25 @@ def _differences(report: Report) -> Figure:
         if c.name in margins and c is not leader
     ]
     single = format_value(report.verdict.confidence, "percent")
-    text = (
-        f"Differences seed by seed with {confidence} confidence intervals: "
-        f"models whose interval includes zero cannot be distinguished from {leader.name}."
-    )
-    if report.baselines:
-        text += f" The intervals of baselines have a confidence of {single}."
-    axis = Axis(f"{report.subject.metric_name}, worse by", report.subject.unit)
+    if any(math.isfinite(row.half) for row in behind):
+        text = (
+            f"Differences seed by seed with {confidence} confidence intervals: "
+            f"models whose interval includes zero cannot be distinguished from {leader.name}."
+        )
+        if report.baselines:
+            text += f" The intervals of baselines have a confidence of {single}."
+    else:
+        text = "Differences seed by seed and their mean; too few seeds for confidence intervals."
+    axis = Axis(f"{report.subject.metric_name}, worse by{_unit(report)}", report.subject.unit)
     return range_chart(f"Difference to {leader.name}", text, behind, axis, zero=True)
+
+
+def _unit(report: Report) -> str:
+    """The unit of a difference, for the title of an axis."""
+    unit = METRICS.get(report.subject.metric, ("", "", ""))[1]
+    quantity = report.subject.quantity
+    found = f"units of {quantity}" if quantity else unit
+    return f", {found}" if found else ""
 
 
 def _gaps(report: Report, other: Contender | BaselineResult) -> tuple[float, ...]:

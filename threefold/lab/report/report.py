@@ -32,7 +32,7 @@ from threefold.lab.report.stored import (
     read_baseline,
     read_best,
     read_contender,
-    read_interval,
+    read_intervals,
     read_subject,
 )
 
@@ -49,7 +49,9 @@ class Report:
     # How much better the leader is than each other model, with intervals over the test examples.
     test_margins: Mapping[str, Interval] = field(default_factory=dict)
     best: BestModel | None = None
-    best_baseline: BestModel | None = None  # if it is better than all models, and was saved
+    best_baseline: BestModel | None = None  # if it is recommended, and was saved
+    # How much better the leader is than each baseline, with intervals over the test examples.
+    baseline_margins: Mapping[str, Interval] = field(default_factory=dict)
 
     @cached_property
     def ranked_baselines(self) -> tuple[BaselineResult, ...]:
@@ -123,6 +125,7 @@ class Report:
             "evidence": list(evidence(self)),
             "looks": [look._asdict() for look in self.looks],
             "test_margins": {name: asdict(m) for name, m in self.test_margins.items()},
+            "baseline_margins": {name: asdict(m) for name, m in self.baseline_margins.items()},
             "best": None if self.best is None else asdict(self.best),
             "best_baseline": None if self.best_baseline is None else asdict(self.best_baseline),
             "subject": asdict(self.subject),
@@ -147,8 +150,10 @@ class Report:
             tuple(map(read_contender, values["contenders"])),
             tuple(map(read_baseline, values.get("baselines", ()))),
             tuple(InterimLook(**look) for look in values.get("looks", ())),
-            {name: read_interval(item) for name, item in values.get("test_margins", {}).items()},
-            *map(read_best, (values.get("best"), values.get("best_baseline"))),
+            read_intervals(values.get("test_margins", {})),
+            read_best(values.get("best")),
+            read_best(values.get("best_baseline")),
+            read_intervals(values.get("baseline_margins", {})),
         )
 
     @classmethod

@@ -24,6 +24,9 @@ METRICS = {
 }
 
 
+FEW_EXAMPLES = 30  # of a test, below which scores are doubtful and calibration is not told
+
+
 def quality_of(scores: Mapping[int, float]) -> Interval:
     """The mean score over seeds, with its interval.
 
@@ -165,6 +168,15 @@ class BaselineResult:
         return quality_of(self.scores)
 
 
+def calibration_error(one: Contender | BaselineResult) -> float:
+    """How far probabilities are off; not a number if unknown, or from too few answers."""
+    found = one.extras.get("calibration") or {}
+    answers = sum(each["n"] for each in found.get("bins", ()))
+    if found.get("error") is None or 0 < answers < FEW_EXAMPLES:
+        return math.nan
+    return float(found["error"])
+
+
 @dataclass(frozen=True)
 class Subject:
     """What the race was about, what all models had in common, and how to reproduce it."""
@@ -187,6 +199,7 @@ class Subject:
     notes: tuple[str, ...] = ()  # warnings of the race itself
     tuning: tuple[str, ...] = ()  # what --tune chose for each model, as phrases
     quantity: str = ""  # what errors are measured in, e.g. the name of a column
+    test_examples: int = 0  # 0: unknown
     story: tuple[str, ...] = ()  # paragraphs for newcomers; one in quotation marks is a sample
 
     @property
@@ -214,19 +227,40 @@ class Subject:
     def difference(self, value: float, half: float | None = None) -> str:
         """A difference of scores in a sentence, e.g. 0.04 ± 0.01 nats."""
         unit = METRICS.get(self.metric, ("", "", ""))[1]
-        return f"{self._rounded(value, half)}{f' {unit}' if unit else ''}"
+        return f"{self._rounded(value, half, -1.0)}{f' {unit}' if unit else ''}"
 
     def score(self, value: float, half: float | None = None) -> str:
-        """A score with its interval, e.g. 93.1 ± 0.4 %."""
+        """A score with its interval, e.g. 93.1 ± 0.4 %; one that would leave 0–100 % ends there."""
         return f"{self._rounded(value, half)}{' %' if self.unit == 'percent' else ''}"
 
-    def _rounded(self, value: float, half: float | None) -> str:
-        """A value with as many digits as its interval justifies."""
+    def _rounded(self, value: float, half: float | None, least: float = 0.0) -> str:
+        """A value with as many digits as its interval, or the size of the test, justifies.
+
+        least: of a share, or of a difference of two shares, which are 1 at most.
+        """
+        share = self.unit == "percent" and self.metric != "phoneme_error"
         factor = 100 if self.unit == "percent" else 1
         if not half or math.isinf(half):
-            return f"{factor * value:.4g}"
+            return self._of_test(factor * value)
         digits = max(0, 1 - math.floor(math.log10(factor * half)))
+        low, high = value - half, value + half
+        if share and (low < least or high > 1):
+            ends = (f"{factor * min(max(end, least), 1):.{digits}f}" for end in (low, high))
+            return f"{factor * value:.{digits}f} [{', '.join(ends)}]"
         return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
+
+    @property
+    def few(self) -> bool:
+        """Whether the test has so few examples that a score hardly means anything."""
+        return 0 < self.test_examples < FEW_EXAMPLES
+
+    def _of_test(self, value: float) -> str:
+        """Four digits, or of a share as many as one more right answer would change."""
+        if self.unit != "percent" or not self.resolution:
+            return f"{value:.4g}"
+        digits = max(0, -math.floor(math.log10(100 * self.resolution)))
+        rounded = f"{value:.{min(2, digits)}f}"
+        return rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ SECTIONS = (
     ReportSection(
         "influence",
         "How far back the models look",
-        "An answer that one element cannot change does not use it.",
+        "If replacing an element does not change the answer, the model does not use that element.",
         trust_figures.influence,
     ),
     ReportSection(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from threefold.drawing.text import format_value
 from threefold.lab.race.significance import Interval
-from threefold.lab.report.evidence import about_test_set
-from threefold.lab.report.results import BaselineResult, Contender
+from threefold.lab.report.evidence import about_size, about_test_set
+from threefold.lab.report.recommendation import relation_to
+from threefold.lab.report.results import Contender
 
 if TYPE_CHECKING:
     from threefold.lab.report.report import Report
@@ -48,6 +49,11 @@ def verdict_sentence(report: Report) -> str:
         reached = REACHED.get(report.subject.metric, "{}").format(reached)
         first = f"No sequence model beats {best.name} here: it reaches {reached}"
         return f"{first}, {leader.name} {own}. {models}".strip()
+    if relation == "equal":
+        return (
+            f"{models} A simple method, {best.name} ({reached}), is as good as {leader.name} "
+            f"({own})."
+        )
     if relation == "never better":
         return (
             f"{models} The best baseline, {best.name} ({reached}), is better than every run of "
@@ -57,21 +63,6 @@ def verdict_sentence(report: Report) -> str:
         f"{models} The best baseline, {best.name} ({reached}), cannot be distinguished from "
         f"{leader.name} ({own})."
     )
-
-
-def relation_to(report: Report, baseline: BaselineResult) -> str:
-    """The best model is better or worse than a baseline, never better in any run, or unclear."""
-    margin = report.lead_over(baseline)
-    if margin.settled or math.isinf(margin.half):
-        return "better" if margin.mean > 0 else "worse"
-    return "never better" if _never_better(report, baseline) else "unclear"
-
-
-def _never_better(report: Report, baseline: BaselineResult) -> bool:
-    """Whether each run of the best model is worse than the baseline with the same seed."""
-    sign = 1.0 if report.subject.lower else -1.0
-    ours, theirs = report.ranked[0].scores, baseline.scores
-    return all(sign * (ours[seed] - theirs[seed]) > 0 for seed in theirs if seed in ours)
 
 
 def _quality_sentence(report: Report) -> str:
@@ -94,6 +85,8 @@ def lead_sentence(report: Report, margin: Interval) -> str:
     """By how much the leader leads the runner-up, with the uncertainty if that says something."""
     verdict, subject = report.verdict, report.subject
     who = f"{verdict.leader} leads {verdict.second} by"
+    if margin.mean == margin.half == 0:
+        return "their scores are equal"
     if margin.telling or math.isinf(margin.half):
         return f"{who} {subject.difference(margin.mean, margin.half)}"
     if margin.mean == 0:
@@ -120,7 +113,8 @@ def _speed_sentence(report: Report) -> str:
 
 def limitations(report: Report) -> tuple[str, ...]:
     """Limitations of the verdict."""
-    texts = [*report.subject.notes, *_about_seeds(report), *about_test_set(report)]
+    texts = [*report.subject.notes, *about_size(report.subject)]
+    texts += [*_about_seeds(report), *about_test_set(report)]
     texts += _about_learning(report)
     return tuple(dict.fromkeys(texts))
 

@@ -54,6 +54,11 @@ def read_interval(values: Values) -> Interval:
     return Interval(**{**values, "half": math.inf if half is None else half})
 
 
+def read_intervals(values: Mapping[str, Values]) -> dict[str, Interval]:
+    """Intervals by name."""
+    return {name: read_interval(item) for name, item in values.items()}
+
+
 def _without_quality(values: Values) -> dict[str, Any]:
     """The values that are stored; the quality follows from the scores."""
     return {name: value for name, value in values.items() if name != "quality"}

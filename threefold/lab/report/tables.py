@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report
+from threefold.lab.report.results import calibration_error
 
-Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
+Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell; None: no row
 
 BASELINES = (
     "Simple models that were fitted to the same training data and scored on the same test "
     "examples: a sequence model that does not beat them is not worth its cost. They answer whole "
-    "inputs, in batches: their time is that of an input, divided by its length. Their size is that "
-    "of all numbers that were fitted, in memory as on disk."
+    "inputs, in batches: the time per element is the time for a whole input, divided by its "
+    "length. Their size is that of all numbers that were fitted, in memory as on disk."
 )
 
 
@@ -63,7 +64,8 @@ def columns(report: Report) -> list[Column]:
     """The columns of the table, for the page and for Markdown."""
     ranked, subject = report.ranked, report.subject
     qualities = [_quality(report, c) for c in ranked]
-    listed: list[Column] = [(f"test {subject.metric_with_unit}", qualities, 0)]
+    alone = len(qualities) == 1 or qualities[0] != qualities[1]
+    listed: list[Column] = [(f"test {subject.metric_with_unit}", qualities, 0 if alone else None)]
 
     def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
         numbers = list(values)
@@ -81,7 +83,7 @@ def columns(report: Report) -> list[Column]:
     state = _bytes_column("state per stream", [c.cost.state for c in ranked], subject.element)
     add("size on disk", (c.extras.get("disk_bytes", math.nan) for c in ranked), "bytes", "low")
     found = [c.extras.get("calibration") or {} for c in ranked]
-    add("calibration error", (f.get("error", math.nan) for f in found), "percent", "low")
+    add("calibration error", map(calibration_error, ranked), "percent", "low")
     bands = {f["nominal"] for f in found if "nominal" in f}
     if len(bands) == 1:
         share = format_value(bands.pop(), "percent")
@@ -108,11 +110,12 @@ def _bytes_column(
 
 
 def _best_row(numbers: list[float], best: str) -> int | None:
-    """The row of the "low"est or "high"est finite number; None where no number is best ("")."""
+    """The row of the "low"est or "high"est finite number; None where no single one is best."""
     if not best:
         return None
     choose = min if best == "low" else max
-    return numbers.index(choose(v for v in numbers if math.isfinite(v)))
+    found = choose(v for v in numbers if math.isfinite(v))
+    return numbers.index(found) if numbers.count(found) == 1 or len(numbers) == 1 else None
 
 
 def caption(report: Report) -> str:
@@ -120,7 +123,9 @@ def caption(report: Report) -> str:
     order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
     texts = [order]
     if any(math.isfinite(c.quality.half) for c in report.ranked):
-        texts.append("± is half the width of the 99 % confidence interval of the mean over seeds.")
+        text = "± is half the width of the 99 % confidence interval of the mean over seeds"
+        clipped = any("[" in _quality(report, c) for c in report.ranked)
+        texts.append(f"{text}, [low, high] are its ends." if clipped else f"{text}.")
     texts.append("The best value of each column is bold.")
     costs = [c.cost for c in report.ranked]
     decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from threefold.drawing.charts import Figure, Guide, Line, Mark, line_chart
 from threefold.drawing.text import format_value
 from threefold.lab.report.figure_parts import baseline_levels, everything, models, score_axis
 from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.results import calibration_error
 
 FEWEST_ANSWERS, FEWEST_SHARE = 5, 0.01  # of a point of a reliability diagram
 NO_INFLUENCE = 1e-4  # the lower end of the axis; less is drawn there
@@ -50,19 +52,22 @@ def _reliability(report: Report) -> Iterator[Figure]:
     for series, one in everything(report):
         if found := calibration_of(one, "confidence"):
             lines.append(Line(one.name, series, _reliable_points(found["bins"])))
-            errors.append(f"{one.name} {format_value(found['error'], 'percent')}")
+            if not math.isnan(error := calibration_error(one)):
+                errors.append(f"{one.name} {format_value(error, 'percent')}")
         else:
             silent.append(one.name)
     if not any(line.points for line in lines):
         return
     ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
+    sparse = [line.name for line in lines if not line.points]
     nothing = _without("Without probabilities", silent)
+    nothing += _without("Not drawn, with too few answers of similar probability", sparse)
+    listed = f" Expected calibration error: {', '.join(errors)}." if errors else ""
     answer = "next token" if report.subject.kind == "language" else "answer"
     yield line_chart(
         "Reliability",
         f"How often the likeliest {answer} is right, by the probability that the model gives it; "
-        "below the diagonal a model is overconfident. Expected calibration error: "
-        f"{', '.join(errors)}.{nothing}",
+        f"below the diagonal a model is overconfident.{listed}{nothing}",
         lines,
         Axis("probability of the answer", "percent", at=ticks),
         Axis("share of right answers", "percent", at=ticks),
@@ -152,7 +157,10 @@ def _lengths(report: Report) -> Figure:
     lines = [Line(c.name, series, c.other_lengths) for series, c in models(report)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     subject = report.subject
-    text = f"Trained on {subject.length:,} {subject.element}s, not trained further."
+    text = (
+        f"Trained on {subject.length:,} {subject.element}s, not trained further; of test examples "
+        "that are as long, the fewer the longer they are."
+    )
     levels = baseline_levels(report, lines)
     if levels:
         text += f" The level line is {levels[0].name} at the training length."
