@@ -87,6 +87,10 @@ def test_race_keeps_the_winner() -> None:
     assert names == {"last value", "seasonal naive", "ridge", "Holt–Winters", "gru", "rnn"}
     assert model.verdict_.startswith(f"No sequence model beats {model.best_} here")
     assert model.score(y[-12:]) > 0.9
+    best = model.race_[0]["loss"] * model.preprocessing_.outputs.steps[0].deviation[0]
+    assert f"mean absolute error {best:.3g} in units of y" in model.verdict_
+    with pytest.raises(ThreefoldError, match="has no folder; pickle the estimator"):
+        model.model_.save("folder")
     assert pickle.loads(pickle.dumps(model)).predict().equals(model.predict())
     strong = SequenceForecaster("gru,rnn", horizon=2, **SMALL).fit(y)
     assert strong.race_[0]["name"] == strong.best_
@@ -134,6 +138,8 @@ def test_what_does_not_fit_is_refused() -> None:
     model.fit(y)
     with pytest.raises(ThreefoldError, match=r"the quantile 0.3 was not trained"):
         model.predict_quantiles(quantiles=[0.3])
+    with pytest.raises(ThreefoldError, match=r"quantiles=\(0.025, 0.5, 0.975\)"):
+        model.predict_interval(coverage=0.95)
     with pytest.raises(ThreefoldError, match="horizon or fh, not both"):
         model.predict(2, fh=[1])
     with pytest.raises(ThreefoldError, match="steps ahead are"):

@@ -32,6 +32,7 @@ from threefold.estimators import (
 )
 from threefold.estimators.fitting import TrainingExamples, train_model
 from threefold.estimators.neural import PACKED
+from threefold.estimators.racing import RaceEntry
 from threefold.lab.studies.estimator_defaults import DefaultsStudy
 from threefold.lab.studies.estimator_defaults import run as run_study
 from threefold.tasks.table import task
@@ -268,6 +269,45 @@ def test_race_keeps_the_winner_and_says_so() -> None:
     assert np.array_equal(again.predict_proba(new), weak.predict_proba(new))
     numbers = SequenceRegressor("rnn,lstm", **{**SMALL, "learning_rate": 0.0}, steps=1)
     assert numbers.fit(x, 100 * rate).score(x, 100 * rate) > 0.8 and numbers.best_ in simple
+
+
+SIMPLE = ("majority", "MiniRocket", "time warping", "echo state network")
+
+
+@pytest.mark.parametrize("name", [*SIMPLE, "logistic regression"])
+def test_a_simple_winner_is_a_folder_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threefold
+
+    won = RaceEntry(name, "baseline", 1.0, 0.1, 0.0)
+    monkeypatch.setattr("threefold.estimators.neural.run_race", lambda *_: [won])
+    x, y, _ = waves(40)
+    inputs, labels = texts(40) if name == "logistic regression" else (x, y)
+    kind = TextClassifier if name == "logistic regression" else SequenceClassifier
+    model = kind("rnn,lstm").fit(inputs, labels)
+    assert model.best_ == name and model.score(inputs, labels) > (0.4 if name == SIMPLE[0] else 0.9)
+    model.model_.save(tmp_path / "model")
+    answers = threefold.predict(tmp_path / "model", inputs)
+    assert [answer["label"] for answer in answers] == model.predict(inputs).tolist()
+    shares = [list(answer["probabilities"].values()) for answer in answers]
+    assert np.allclose(np.sort(shares), np.sort(model.predict_proba(inputs)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mean", *SIMPLE[1:]])
+def test_a_simple_winner_of_numbers_is_a_folder_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threefold
+
+    won = RaceEntry(name, "baseline", -0.25, 0.25, 0.0)
+    monkeypatch.setattr("threefold.estimators.neural.run_race", lambda *_: [won])
+    x, _, rate = waves(40)
+    model = SequenceRegressor("rnn,lstm").fit(x, 100 * rate)
+    assert "in units of y" in model.verdict_
+    model.model_.save(tmp_path / "model")
+    answers = threefold.predict(tmp_path / "model", x)
+    assert np.allclose([answer["value"] for answer in answers], model.predict(x), rtol=1e-4)
 
 
 def texts(count: int, seed: int = 0) -> tuple[list[str], list[str]]:

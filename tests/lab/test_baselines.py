@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.lab.reports import report
 from threefold.classical.hashed_ngrams import TextLogistic
@@ -45,6 +46,15 @@ def test_forecasts_of_a_season(tmp_path: Path) -> None:
     run_baselines(data, "simple", 1, 64, said.append)
     assert "seasonal naive repeats the last 12 rows" in said
     assert season_of(data.task.rows("train", range(100)).inputs[:, :, 0]) == 12
+
+
+def test_a_smooth_noisy_wave_has_the_season_of_the_wave() -> None:
+    noise = torch.from_numpy(np.random.default_rng(0).normal(0, 3, 1000))
+    wave = 40 * torch.sin(2 * torch.pi * torch.arange(1000.0).double() / 24) + noise
+    windows = wave.unfold(0, 75, 5)  # changes are alike at a lag of two, too
+    assert season_of(windows) == 24
+    assert season_of(noise.unfold(0, 75, 5)) == 0
+    assert season_of(torch.tensor([[1.0, -1.0] * 20])) == 2
 
 
 def test_series_with_classes() -> None:

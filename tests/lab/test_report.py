@@ -203,6 +203,10 @@ def test_the_lead_over_a_simple_method_has_an_interval_over_test_examples() -> N
     chance = replace(sure, baseline_margins={"n-grams": Interval(0.1, 0.2, 30, 0.99)})
     assert recommended(chance).name == "n-grams"
     assert "cannot be distinguished from a" in chance.sentence
+    units = replace(sure, subject=replace(sure.subject, metric="absolute_error", quantity="load"))
+    assert "by 0.100 ± 0.040 units of load (99 %" in " ".join(evidence(units))
+    alone = replace(sure, contenders=models[:1])
+    assert "a is ahead of the best baseline" in page(alone)
     same = replace(sure, test_margins={"b": Interval(0.0, 0.0, 30, 0.99)})
     assert "Over test examples: a and b score the same on each of 30 examples." in evidence(same)
 

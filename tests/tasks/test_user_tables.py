@@ -14,10 +14,13 @@ import pytest
 import threefold
 from threefold import ThreefoldError
 from threefold.cli import main
+from threefold.cli.predict import write_answers
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.categories import OneHot
 from threefold.errors import AmbiguousError, command_line
 from threefold.lab.race.baselines import run_baselines
+from threefold.lab.race.examples import _series
+from threefold.runtime.answers import Answers
 from threefold.runtime.streaming import stream
 from threefold.tasks.user_data import ReadSettings, user_task
 from threefold.training.config import DataSettings
@@ -461,3 +464,36 @@ def test_rows_of_several_series_are_not_taken_for_one(
     # A second row now and then is no other series.
     path.write_text("\n".join(["when,machine,load", *rows[::2], rows[1]]))
     assert user_task(path, ReadSettings(**known)).size("train")
+
+
+def test_many_columns_are_told_together_and_a_given_target_is_kept(tmp_path: Path) -> None:
+    names = [*(f"t{n}" for n in range(80)), "kind"]
+    random = np.random.default_rng(0)
+    rows = [[*(f"{x:.3f}" for x in random.normal(size=80)), "ab"[n % 2]] for n in range(40)]
+    path = tmp_path / "shapes.csv"
+    path.write_text("\n".join(",".join(row) for row in [names, *rows]))
+    with pytest.raises(AmbiguousError) as asked:
+        user_task(path, ReadSettings())
+    assert "t0 … t79 (80 numbers), kind (category)" in str(asked.value)
+    assert "t40" not in str(asked.value) and "forecaster" in str(asked.value)
+    with pytest.raises(AmbiguousError) as asked:
+        user_task(path, ReadSettings(target="kind"))
+    assert "forecaster" not in str(asked.value) and "classifier" in str(asked.value)
+
+
+def test_a_wide_row_is_drawn_as_one_curve_and_left_out_beside_its_prediction(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drawn = _series(np.arange(80.0)[None])
+    assert drawn["more_channels"] == 0 and len(drawn["curves"]) == 1
+    assert drawn["places"][-1] == 79 and drawn["curves"][0][79] == 79
+    answer = {"label": "a", "probability": 0.9, "probabilities": {"a": 0.9, "b": 0.1}}
+    wide, narrow = ({f"t{n}": float(n) for n in range(count)} for count in (9, 2))
+    write_answers(Answers([answer], ["x.csv:2"], [wide]), None, False)
+    shown = capsys.readouterr().out
+    assert "x.csv:2" in shown and "prediction" in shown and "probability" in shown
+    assert "t3" not in shown and "9 columns more" in shown
+    write_answers(Answers([answer], ["x.csv:2"], [narrow]), None, False)
+    assert "t1" in capsys.readouterr().out
+    write_answers(Answers([answer], ["x.csv:2"], [wide]), None, True)
+    assert '"t8": 8.0' in capsys.readouterr().out

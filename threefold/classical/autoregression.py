@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,13 @@ class RidgeAutoregression:
     season: int
     level: bool = True  # whether y_t itself counts
     current: int = 0  # the last columns, of which only the newest row counts
+
+    def save(self, folder: Any) -> None:
+        """Refused: only models of sequences, images and texts have folders."""
+        raise ThreefoldError(
+            "this simple forecast has no folder; pickle the estimator, or name one sequence model "
+            '(mixers="gru"), whose model_ can be saved'
+        )
 
     @classmethod
     def fit(

@@ -16,9 +16,12 @@ def season_of(windows: Tensor) -> int:
     longest = windows.shape[1] // FEWEST_SEASONS
     alike = {
         lag: float((changes[:, lag:] * changes[:, :-lag]).mean()) / energy
-        for lag in range(2, longest + 1)
+        for lag in range(1, longest + 1)
     }
-    peaks = [k for k in alike if alike[k] >= max(alike.get(k - 1, -1), alike.get(k + 1, -1))]
+    # Before a season is over, changes go the other way: what comes earlier is only smooth.
+    turn = next((lag for lag, value in alike.items() if value <= 0), longest)
+    later = [lag for lag in alike if lag > turn]
+    peaks = [k for k in later if alike[k] >= max(alike.get(k - 1, -1), alike.get(k + 1, -1))]
     best = max(peaks, key=alike.__getitem__, default=0)
     if not best or alike[best] < SEASONALITY:
         return 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS_SHOWN = 50  # on a terminal
 MOST_CLASSES_SHOWN = 5  # with their probabilities
+MOST_INPUTS_SHOWN = 8  # columns of the user's table beside the answers
 MOST_SHOWN = 40  # characters of a cell on a terminal
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model.")
@@ -222,7 +223,8 @@ def _show(answers: Answers) -> None:
     hidden = classes if len(classes) > MOST_CLASSES_SHOWN else []
     cells = {name: [_cell(row.get(name, "")) for row in rows[:MOST_ROWS_SHOWN]] for name in header}
     own = dict.fromkeys(name for columns in answers.columns for name in columns)
-    if not _fits([name for name in header if name not in hidden], cells):
+    visible = [name for name in header if name not in hidden]
+    if len(own) > MOST_INPUTS_SHOWN or not _fits(visible, cells):
         hidden += [name for name in own if name in header]
     shown = [name for name in header if name not in hidden]
     output.say_table(shown, list(zip(*(cells[name] for name in shown), strict=True)))

@@ -89,6 +89,13 @@ class SmoothedSeries:
     season: int
     rates: Array | None = None  # [channels, 4]
 
+    def save(self, folder: Any) -> None:
+        """Refused: only models of sequences, images and texts have folders."""
+        raise ThreefoldError(
+            "this simple forecast has no folder; pickle the estimator, or name one sequence model "
+            '(mixers="gru"), whose model_ can be saved'
+        )
+
     @classmethod
     def fit(cls, windows: Array, horizon: int, season: int, seed: int) -> SmoothedSeries:
         """Rates of least one-step error on a few windows [N, C, channels]."""

@@ -201,7 +201,13 @@ def finish_run(config: RunConfig, prepared: PreparedRun, settings: FitSettings) 
 def model_answers(model: Any, encoded: Sequence[Array]) -> Array:
     """Probabilities [N, classes] or standardised numbers [N, outputs] of a trained model."""
     outputs = pooled_outputs(model, encoded, BATCH_SIZE)
-    return softmax(outputs) if model.kind == "classifier" else outputs.reshape(len(encoded), -1)
+    return softmax(outputs) if answers_classes(model) else outputs.reshape(len(encoded), -1)
+
+
+def answers_classes(model: Any) -> bool:
+    """Whether a model answers log-odds of classes."""
+    simple = model.kind == "simple"
+    return bool(model.spec.option("classes")) if simple else bool(model.kind == "classifier")
 
 
 def softmax(scores: Array) -> Array:

@@ -29,8 +29,10 @@ from threefold.estimators.racing import (
     neural_contender,
     race_names,
     run_race,
+    unit_of,
     verdict,
 )
+from threefold.estimators.saved_forms import as_model
 from threefold.models.model import Model
 from threefold.tasks.user_data.settings import ReadSettings
 
@@ -166,7 +168,7 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
         preprocessing = self._preprocessing(train, names)
         entries = run_race([*simple, *neural], train, held, preprocessing, self._say)
         self.best_, self.race_ = entries[0].name, [asdict(entry) for entry in entries]
-        self.verdict_ = verdict(entries, len(held), self.kind)
+        self.verdict_ = verdict(entries, len(held), self.kind, unit_of(preprocessing))
         self._say(self.verdict_)
         winner = next((c for c in simple if c.name == self.best_), None)
         if winner is None:
@@ -176,7 +178,16 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
             self._fit_model(examples, names, FitSettings(**chosen))
             return
         self.preprocessing_ = self._preprocessing(examples, names)
-        self.model_ = winner.fit(examples, self.preprocessing_)
+        fitted = winner.fit(examples, self.preprocessing_)
+        self.model_ = self._saved_form(fitted, examples)
+
+    def _saved_form(self, fitted: Any, examples: TrainingExamples) -> Model:
+        """A simple winner as a model, which `save` writes as a folder."""
+        names = self.preprocessing_.labels
+        outputs = len(names) if self.kind == "classifier" else examples.targets.shape[1]
+        row = encode_rows(self.preprocessing_, examples.rows[:1])[0]
+        channels = row.shape[1] if row.ndim == 2 else 0
+        return as_model(self.best_, fitted, self.preprocessing_, outputs, channels)
 
     def _hold_out(
         self, examples: TrainingExamples, share: float, seed: int
@@ -210,18 +221,11 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
     def _answers(self, rows: Sequence[Any]) -> Array:
         """Probabilities [N, classes], or numbers [N, outputs] in the units of y."""
         encoded = encode_rows(self.preprocessing_, rows)
-        if isinstance(self.model_, Model):
-            answers = model_answers(self.model_, encoded)
-        else:
-            answers = self._simple_answers(encoded)
+        answers = model_answers(self.model_, encoded)
         if self.kind == "classifier":
             return answers
         numbers: Array = self.preprocessing_.outputs.invert(answers)
         return numbers
-
-    def _simple_answers(self, encoded: Sequence[Array]) -> Array:
-        contenders = {contender.name: contender for contender in self._contenders(0)}
-        return contenders[self.best_].answer(self.model_, encoded)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())

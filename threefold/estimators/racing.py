@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError
 from threefold.estimators.fitting import FitSettings, TrainingExamples, encode_rows, train_model
 
@@ -18,9 +20,9 @@ Array = NDArray[Any]
 AUTO = ("gru", "mamba", "s5")
 HELD_OUT = 0.25  # share of the examples that decide, by default
 CHOOSING = 0.6  # share of a time limit in which the models are compared
-SURE = (
-    1e-3  # a probability below it counts as this in the loss: a nearest neighbour is never unsure
-)
+# Probabilities count in the loss as at least this, and as at most one minus this: few examples make
+# nobody surer, but a nearest neighbour is never unsure.
+SURE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def run_race(
         score, loss = _scores(answers, held, preprocessing)
         kind = "baseline" if contender.simple else "sequence model"
         entries.append(RaceEntry(contender.name, kind, score, loss, time.perf_counter() - start))
-        say(f"{contender.name}: {_told(entries[-1], preprocessing.kind)}")
+        say(f"{contender.name}: {_told(entries[-1], preprocessing.kind, unit_of(preprocessing))}")
     if not entries:
         raise ThreefoldError("no model of the race could be fitted; see the messages above")
     return sorted(entries, key=lambda entry: entry.rank, reverse=True)
@@ -109,7 +111,7 @@ def _scores(
     weights = held.weights
     if preprocessing.kind == "classifier":
         right = answers.argmax(1) == held.targets
-        likely = np.maximum(answers[np.arange(len(held)), held.targets], SURE)
+        likely = np.clip(answers[np.arange(len(held)), held.targets], SURE, 1 - SURE)
         return (
             float(np.average(right, weights=weights)),
             float(np.average(-np.log(likely), weights=weights)),
@@ -119,21 +121,32 @@ def _scores(
     return -error, error
 
 
-def _told(entry: RaceEntry, kind: str) -> str:
+def unit_of(preprocessing: Preprocessing) -> float | None:
+    """One deviation of the target in the user's units; None of several targets, or of classes."""
+    step = preprocessing.outputs.find(Standardise)
+    return None if step is None or len(step.deviation) != 1 else float(step.deviation[0])
+
+
+def _told(entry: RaceEntry, kind: str, unit: float | None = None) -> str:
     if kind == "classifier":
         return f"{entry.score:.1%} right"
-    what = "mean absolute error" if kind == "forecaster" else "mean squared error"
-    return f"{what} {entry.loss:.3g} on the scale of the targets, whose deviation is 1"
+    if unit is None:
+        what = "mean absolute error" if kind == "forecaster" else "mean squared error"
+        return f"{what} {entry.loss:.3g} on the scale of the targets, whose deviation is 1"
+    if kind == "forecaster":
+        return f"mean absolute error {entry.loss * unit:.3g} in units of y"
+    return f"root mean squared error {math.sqrt(entry.loss) * unit:.3g} in units of y"
 
 
-def verdict(entries: Sequence[RaceEntry], held: int, kind: str) -> str:
-    """The result of a race in one or two sentences."""
+def verdict(entries: Sequence[RaceEntry], held: int, kind: str, unit: float | None = None) -> str:
+    """The result of a race in one or two sentences; unit: see `unit_of`."""
     best, *others = entries
-    told = f"{best.name} is the best on {held} held-out examples ({_told(best, kind)}) and is kept"
+    reached = _told(best, kind, unit)
+    told = f"{best.name} is the best on {held} held-out examples ({reached}) and is kept"
     rivals = [e for e in others if (e.kind == "baseline") != (best.kind == "baseline")]
     if not rivals:
         return f"{told}."
-    rest = f"{rivals[0].name}, the best {rivals[0].kind}: {_told(rivals[0], kind)}"
+    rest = f"{rivals[0].name}, the best {rivals[0].kind}: {_told(rivals[0], kind, unit)}"
     if best.kind == "baseline":
         return f"No sequence model beats {best.name} here: {told}; {rest}."
     return f"{told}; {rest}."

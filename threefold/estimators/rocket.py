@@ -52,6 +52,7 @@ class _Rocket(BaseEstimator):  # type: ignore[misc]
             features=self.n_features,
             seed=seed_of(self.random_state),
         )
+        self.length_ = batch.values.shape[1]
         self.plan_ = {name: part.numpy() for name, part in transform.plan._asdict().items()}
         features = self._features(batch)
         share = weights / weights.sum()

@@ -87,7 +87,7 @@ class SequenceClassifier(ClassifierMixin, _OfSequences):  # type: ignore[misc]
     (default: none), or to choose in a race (default: a quarter).  missing: "refuse", "carry" or
     "mask" NaN.  random_state: None for another seed each time.
 
-    Fitted: classes_, model_ (a model that `save` writes as a folder, or the simple model that won),
+    Fitted: classes_, model_ (a model that `save` writes as a folder, also if a simple one has won),
     best_, history_; after a race race_, one row per model, and verdict_, the result in words.
 
     >>> import numpy as np

@@ -23,7 +23,7 @@ from threefold.estimators.forecast_fitting import (
     train_forecaster,
 )
 from threefold.estimators.neural import NeuralEstimator
-from threefold.estimators.racing import race_names, verdict
+from threefold.estimators.racing import race_names, unit_of, verdict
 from threefold.estimators.time_index import (
     check_one_series,
     check_order,
@@ -139,7 +139,7 @@ class SequenceForecaster(NeuralEstimator):
         entries, errors, remarks = race_forecasters(data, settings, mixers, levels, share)
         self.best_, self.race_ = entries[0].name, [asdict(entry) for entry in entries]
         count = len(errors[self.best_])
-        self.verdict_ = verdict(entries, count, "forecaster")
+        self.verdict_ = verdict(entries, count, "forecaster", unit_of(data.preprocessing))
         for line in (*remarks, self.verdict_):
             self._say(line)
         if entries[0].kind != "baseline":
@@ -195,7 +195,14 @@ class SequenceForecaster(NeuralEstimator):
     ) -> Any:
         """The lower and upper end [steps, 2] of the interval that covers this share."""
         low = round((1 - coverage) / 2, 10)
-        return self.predict_quantiles(horizon, fh=fh, quantiles=(low, round(1 - low, 10)))
+        high, known = round(1 - low, 10), self._levels()
+        if not {low, high} <= set(known):
+            raise ThreefoldError(
+                f"coverage={coverage:g} needs the quantiles {low:g} and {high:g}, but the "
+                f"forecaster has {', '.join(map(str, known))}; fit with "
+                f"quantiles=({low:g}, 0.5, {high:g})"
+            )
+        return self.predict_quantiles(horizon, fh=fh, quantiles=(low, high))
 
     def score(self, y: Any, X: Any = None) -> float:
         """R² of the forecasts for the values that follow the series of fit."""

@@ -122,7 +122,9 @@ def _drawn(data: TrainingData, number: int, shown: str) -> Example:
 
 
 def _series(values: Array) -> Example:
-    """Curves [length, channels], thinned."""
+    """Curves [length, channels], thinned; a table's row of many numbers is one curve."""
+    if len(values) == 1 and values.shape[1] > MOST_CHANNELS:
+        values = values.T
     places = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
     curves = [
         [_rounded(value) for value in values[places, channel]]

@@ -27,6 +27,9 @@ def _seeds(report: Report) -> Iterator[str]:
     verdict, margin = report.verdict, report.verdict.margin
     if margin is None or math.isinf(margin.half):
         return
+    if margin.mean == 0 and not margin.telling:
+        yield f"Over seeds: the mean scores of {verdict.leader} and {verdict.second} are equal."
+        return
     if not margin.telling:
         lead = report.subject.difference(margin.mean)
         yield (

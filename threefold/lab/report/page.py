@@ -101,7 +101,7 @@ def _confidence(report: Report) -> str:
     verdict = report.verdict
     seeds = max(len(c.runs) for c in report.contenders)
     if verdict.margin is None or math.isinf(verdict.margin.half):
-        return ""
+        return _details("What the verdict rests on", evidence(report))
     confidence = format_value(verdict.confidence, "percent")
     return (
         f'<p class="muted">Models are compared with {confidence} confidence, from {seeds} seeds '

@@ -18,7 +18,6 @@ from threefold.lab.report.figure_parts import (
     score_axis,
 )
 from threefold.lab.report.report import BaselineResult, Contender, Report
-from threefold.lab.report.results import METRICS
 
 
 def quality(report: Report) -> Iterator[Figure]:
@@ -55,16 +54,10 @@ def _differences(report: Report) -> Figure:
             text += f" The intervals of baselines have a confidence of {single}."
     else:
         text = "Differences seed by seed and their mean; too few seeds for confidence intervals."
-    axis = Axis(f"{report.subject.metric_name}, worse by{_unit(report)}", report.subject.unit)
+    unit = report.subject.difference_unit
+    title = f"{report.subject.metric_name}, worse by{f', {unit}' if unit else ''}"
+    axis = Axis(title, report.subject.unit)
     return range_chart(f"Difference to {leader.name}", text, behind, axis, zero=True)
-
-
-def _unit(report: Report) -> str:
-    """The unit of a difference, for the title of an axis."""
-    unit = METRICS.get(report.subject.metric, ("", "", ""))[1]
-    quantity = report.subject.quantity
-    found = f"units of {quantity}" if quantity else unit
-    return f", {found}" if found else ""
 
 
 def _gaps(report: Report, other: Contender | BaselineResult) -> tuple[float, ...]:

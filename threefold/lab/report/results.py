@@ -224,9 +224,16 @@ class Subject:
         """The unit of scores: percent or number."""
         return METRICS.get(self.metric, ("", "", "number"))[2]
 
+    @property
+    def difference_unit(self) -> str:
+        """The unit of a difference of scores, "" if it is unknown."""
+        if self.quantity:
+            return f"units of {self.quantity}"
+        return METRICS.get(self.metric, ("", "", ""))[1]
+
     def difference(self, value: float, half: float | None = None) -> str:
         """A difference of scores in a sentence, e.g. 0.04 ± 0.01 nats."""
-        unit = METRICS.get(self.metric, ("", "", ""))[1]
+        unit = self.difference_unit
         return f"{self._rounded(value, half, -1.0)}{f' {unit}' if unit else ''}"
 
     def score(self, value: float, half: float | None = None) -> str:

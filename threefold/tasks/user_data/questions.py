@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from threefold.tasks.stored import Array
 from threefold.tasks.user_data.settings import join_names
 
 MOST_NUMERIC_CLASSES = 20
+MOST_COLUMNS, FEWEST_JOINED = 12, 4  # that a message lists; of one type that it joins
 DEVIATIONS = 3  # of a correlation by chance; fewer are not taken as an order in time
 FEWEST_PAIRS = 8
 PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
@@ -88,14 +90,39 @@ def neighbours_correlate(values: Array) -> bool:
     return bool(abs(np.corrcoef(pairs)[0, 1]) > DEVIATIONS / np.sqrt(count))
 
 
+def list_types(facts: Mapping[str, ColumnFacts]) -> str:
+    """The columns with their types; of many, neighbours of one type together."""
+    names = list(facts)
+    if len(names) <= MOST_COLUMNS:
+        return ", ".join(f"{name} ({facts[name].type})" for name in names)
+    runs = [list(run) for _, run in groupby(names, lambda name: facts[name].type)]
+    shown = [_run_of_columns(run, facts[run[0]].type) for run in runs[:MOST_COLUMNS]]
+    rest = sum(map(len, runs[MOST_COLUMNS:]))
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _run_of_columns(names: Sequence[str], kind: str) -> str:
+    """Neighbouring columns of one type: t0 … t79 (80 numbers)."""
+    if len(names) < FEWEST_JOINED:
+        return ", ".join(f"{name} ({kind})" for name in names)
+    several = {"category": "categories"}.get(kind, f"{kind}s")
+    return f"{names[0]} … {names[-1]} ({len(names)} {several})"
+
+
 def label_options(
-    facts: Mapping[str, ColumnFacts], numbers: Sequence[str], labels: Sequence[str], timed: bool
+    facts: Mapping[str, ColumnFacts],
+    numbers: Sequence[str],
+    labels: Sequence[str],
+    timed: bool,
+    given: Sequence[str] = (),
 ) -> list[str]:
-    """What to do with columns of numbers beside what may be a label."""
+    """What to do with columns of numbers beside what may be a label; given: targets to keep."""
     others = [name for name in numbers if name not in labels]
     rows = "each row is one example"
     choices = [choice(rows, kind="classifier", target=label) for label in labels[:4]]
     choices += [choice("each row has a label, in order", kind="tagger", target=labels[0])]
+    if given:
+        return choices
     choices += [name_columns(kind="forecaster", target=name) for name in others[:4]]
     choices += tagging_options(facts, numbers, labels)
     if not timed and len(others) > 1:

@@ -18,6 +18,7 @@ from threefold.tasks.user_data.questions import (
     forecast_options,
     group_options,
     label_options,
+    list_types,
     name_columns,
     neighbours_correlate,
     number_options,
@@ -150,7 +151,7 @@ class _Reader:
         raise self._ambiguous(
             f"columns of numbers ({', '.join(numbers[:6])}) and what may be a label "
             f"({', '.join(labels[:3])})",
-            label_options(self.facts, self._numbers(), labels, self.time is not None),
+            label_options(self.facts, self._numbers(), labels, self.time is not None, self.targets),
         )
 
     # ---------------------------------------------------------------------------- forecasters
@@ -393,7 +394,7 @@ class _Reader:
         return self.table.error(None, what + self._types())
 
     def _types(self) -> str:
-        return ", ".join(f"{name} ({facts.type})" for name, facts in self.facts.items())
+        return list_types(self.facts)
 
     def _ambiguous(self, what: str, options: Sequence[str]) -> AmbiguousError:
         return AmbiguousError(f"{self.table.name}: {what} (columns: {self._types()})", options)
