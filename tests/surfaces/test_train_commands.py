@@ -206,7 +206,7 @@ def test_numbers_are_predicted_in_their_own_units(place: Path, capsys: Any, targ
     call = [sys.executable, "-m", "threefold", "predict", "run", "--json"]
     texts = [f"a house with {'room ' * n}" for n in (2, 7)]
     done = subprocess.run([*call, *texts], capture_output=True, text=True, check=True, cwd=place)
-    names = ["prediction"] if target == "price" else ["prediction_price", "prediction_area"]
+    names = ["value"] if target == "price" else ["price", "area"]
     given = json.loads(done.stdout)
     assert list(given[0]) == ["input", "text", *names]
     answers = [dict(zip(("price", "area"), (a[n] for n in names), strict=False)) for a in given]

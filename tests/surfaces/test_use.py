@@ -321,9 +321,9 @@ def test_predict_prints_and_writes(
     assert command("predict", folder, *texts, "--json") == 0
     given = json.loads(capsys.readouterr().out)
     answers = threefold.predict(folder, texts)
-    assert given == answers.records() and [row["text"] for row in given] == texts
-    assert [row["prediction"] for row in given] == [answer["label"] for answer in answers]
-    assert given[1]["probability_positive"] == answers[1]["probabilities"]["positive"]
+    assert given == answers.to_json() and [row["text"] for row in given] == texts
+    assert [{key: row[key] for key in answers[0]} for row in given] == answers
+    assert set(answers[0]) == {"label", "probability", "probabilities"}
     assert command("predict", folder, "great", "--attention", tmp_path / "a.svg") == 2
     assert "no layer of this model has attention weights" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
@@ -335,13 +335,13 @@ def test_predict_prints_and_writes(
     monkeypatch.setattr("sys.stdin", Stdin((place / "houses.csv").read_bytes()))
     assert command("predict", place / "runs" / "regression", "-", "--json") == 0
     last = json.loads(capsys.readouterr().out)[149]
-    assert list(last) == ["input", "rooms", "area", "age", "price", "prediction"]
+    assert list(last) == ["input", "rooms", "area", "age", "price", "value"]
 
 
 def test_answers_stand_beside_the_rows_they_belong_to(
     place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
 ) -> None:
-    """One rule for .csv, .jsonl, --json and the table: input, own columns, prediction."""
+    """One rule for .csv, .jsonl and the table: input, own columns, prediction; --json nests it."""
     folder, table = place / "runs" / "labels", tmp_path / "mine.csv"
     rows = [("007", "great", "a, b"), ("008", "awful", "")]
     own_data.write_table(table, ("id", "review", "prediction"), rows)
@@ -353,7 +353,12 @@ def test_answers_stand_beside_the_rows_they_belong_to(
     with (tmp_path / "x.csv").open() as file:
         written = list(csv.DictReader(file))
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert printed == lines
+    nested = ("label", "probability", "probabilities")
+    answers = [{name: row.pop(name) for name in nested} for row in printed]
+    own = [(f"{table}:{line}", *row) for line, row in enumerate(rows, 2)]
+    assert [tuple(row.values()) for row in printed] == own
+    assert list(printed[0]) == ["input", "id", "review", "prediction"]
+    assert [answer["label"] for answer in answers] == [row["prediction"] for row in lines]
     assert [{k: str(v) for k, v in row.items()} for row in lines] == written
     names = ["input", "id", "review", "input_prediction", "prediction", "probability"]
     assert list(written[0]) == [*names, "probability_negative", "probability_positive"]

@@ -207,7 +207,7 @@ def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
 
         write(answers, path)
     if as_json:
-        output.say_json(answers.records())
+        output.say_json(answers.to_json())
     elif path is not None:
         output.say(f"{len(answers):,} answers in {path}")
     else:

@@ -53,10 +53,15 @@ class Answers(list[dict[str, Any]]):
             predicted = _flat(answer)
             if columns:
                 predicted.pop("word", None)  # a column of the table
-            taken = {"input", "element", *predicted}
-            own = {f"input_{n}" if n in taken else n: _plain(v) for n, v in columns.items()}
-            records.append({"input": source, **own, **predicted})
+            records.append({"input": source, **_own(columns, predicted), **predicted})
         return records
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One object per answer: its input, the input's own columns, then the answer as it is."""
+        if not self.sources:
+            return [dict(answer) for answer in self]
+        inputs = zip(self.sources, self.columns, self, strict=True)
+        return [{"input": name, **_own(own, answer), **answer} for name, own, answer in inputs]
 
     def table(self) -> list[dict[str, Any]]:
         """The records as rows of a table: those of a tagger have one row for each element."""
@@ -71,6 +76,12 @@ class Answers(list[dict[str, Any]]):
         more = len(self) - MOST_ROWS_SHOWN
         rows += [f"  … and {more:,} more"] if more > 0 else []
         return "\n".join([f"Answers({len(self)})", *rows])
+
+
+def _own(columns: Mapping[str, Any], predicted: Mapping[str, Any]) -> dict[str, Any]:
+    """An input's own columns; one that is named like a part of the prediction is renamed."""
+    taken = {"input", "element", *predicted}
+    return {f"input_{n}" if n in taken else n: _plain(v) for n, v in columns.items()}
 
 
 def _elements(record: dict[str, Any]) -> list[dict[str, Any]]:
