@@ -94,7 +94,7 @@ def forecaster(**options: Any) -> Forecaster:
     spec = Spec("forecaster", 32, 1, "gru", options={"horizon": 4, **options})
     model = threefold.build(spec)
     assert isinstance(model, Forecaster)
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
     for step in range(150):
         x = waves(32, 48, step)
         x = x / x.abs().mean(1, keepdim=True)  # so that no series drowns the others

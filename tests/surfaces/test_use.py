@@ -560,9 +560,10 @@ def test_options_of_the_data_are_keywords() -> None:
     roles = preprocessing.roles
     assert (roles.targets, roles.features, preprocessing.horizon) == (("0", "y"), ("n",), 3)
     assert (roles.series, roles.time) == ("name", "t")
-    assert threefold.train(data, target=0, **SMALL).model.preprocessing.roles.targets == ("0",)
+    series = {"series_column": "name", **SMALL}
+    assert threefold.train(data, target=0, **series).model.preprocessing.roles.targets == ("0",)
     with pytest.raises(ThreefoldError, match="no column 'a,b'"):
-        threefold.train(data, target="y", features=["a,b"], **SMALL)
+        threefold.train(data, target="y", features=["a,b"], **series)
 
 
 def test_inputs_longer_than_those_of_training_are_told() -> None:

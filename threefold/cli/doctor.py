@@ -146,6 +146,8 @@ CHECKED_WITH = {
     "short_convolution": ("mamba2", 33),
     "linear": ("gla", 1),
     "rms_norm": ("mamba2", 33),
+    "rotary": ("attention", 33),
+    "filter_step": ("s4d", 1),
     "token_shift": ("rwkv6", 33),
     "selective_scan": ("mamba", 33),
     "decay_recurrence": ("gla", 33),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import linear as _linear
@@ -121,6 +122,8 @@ def rms_norm(
 
 def swiglu(gate: Tensor, x: Tensor) -> Tensor:
     """`y = silu(gate) ⊙ x`, of one shape."""
+    if torch.is_autocast_enabled("cpu"):  # keeps what the layers before it made
+        return F.silu(gate) * x
     gate, x = promote(gate, x)
     expected = _swiglu.expected(gate, x)
     if expected:
@@ -140,6 +143,7 @@ def rotary(
     odd last channel is unchanged. There may be fewer queries than keys: the first elements'.
     """
     serves = _rotary.serves(query, key, position, frequencies)
+    serves = serves and not torch.is_autocast_enabled("cpu")  # keeps more for the backward pass
     run = kernel_for("rotary", query) if serves else None
     turned: tuple[Tensor, Tensor] = (run or reference.rotary)(query, key, position, frequencies)
     return turned

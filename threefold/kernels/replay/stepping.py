@@ -124,7 +124,7 @@ def replay(
         except StaleProgramError:
             if is_watched(owner):  # it may be valid again when the hook is gone
                 return None
-            del owner.programs[key]
+            owner.programs.pop(key, None)  # another thread may have been first
     return None
 
 
