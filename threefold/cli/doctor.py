@@ -233,6 +233,7 @@ def classical_operations(series: Tensor) -> dict[str, Callable[[], Tensor]]:
         "word_vectors": word_vectors,
         "spiking_reservoir": spikes,
         "random_convolutions": lambda: convolutions.transform(series),
+        "swiglu": lambda: ops.swiglu(series, series.flip(0)),
         "time_warping": lambda: time_warping_distances(series, series.flip(0)),
     }
 
