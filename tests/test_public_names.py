@@ -126,6 +126,13 @@ def test_public_names_fit_together(tmp_path: Path) -> None:
     assert status == 0, out
 
 
+@pytest.mark.parametrize("name", ["classical", "data", "estimators", "runtime", "training"])
+def test_packages_are_found_without_an_import_of_their_own(name: str) -> None:
+    code = f"import threefold; print(threefold.{name}.__name__)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout.strip() == f"threefold.{name}", answer.stderr
+
+
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = threefold.nothing

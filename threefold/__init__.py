@@ -10,7 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from threefold import classical as classical
+    from threefold import data as data
+    from threefold import estimators as estimators
+    from threefold import runtime as runtime
     from threefold import testing as testing
+    from threefold import training as training
     from threefold._version import __version__ as __version__
     from threefold.classical.word_vectors import WordVectors as WordVectors
     from threefold.errors import ThreefoldError as ThreefoldError
@@ -91,10 +96,12 @@ _HOMES = {
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
-    "testing": "threefold.testing",
     "train": "threefold.training.api",
     "__version__": "threefold._version",
 }
+
+# Packages that need no import of their own: `threefold.estimators.SequenceClassifier`.
+_PACKAGES = ("classical", "data", "estimators", "runtime", "testing", "training")
 
 __all__ = [
     "MIXERS",
@@ -143,10 +150,11 @@ __all__ = [
 if not TYPE_CHECKING:  # so that type checkers report names that do not exist
 
     def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return import_module(f"threefold.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'threefold' has no attribute {name!r}")
-        home = import_module(_HOMES[name])
-        value = home if home.__name__ == f"threefold.{name}" else getattr(home, name)
+        value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
 
