@@ -194,7 +194,9 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[TrainingExamples, TrainingExamples]:
         """Training examples, and a share of every class, or of all, that is held out."""
         if not 0 < share < 1:
-            raise ThreefoldError(f"validation_fraction is {share}, expected a number from 0 to 1")
+            raise ThreefoldError(
+                f"validation_fraction is {share}, expected more than 0 and less than 1"
+            )
         random = np.random.default_rng((seed, 24))
         groups = [np.arange(len(examples))]
         if self.kind == "classifier":
