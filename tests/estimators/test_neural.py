@@ -31,7 +31,7 @@ from threefold.estimators import (
     TextClassifier,
 )
 from threefold.estimators.fitting import TrainingExamples, train_model
-from threefold.estimators.neural import PACKED
+from threefold.estimators.neural import PACKED, _shares
 from threefold.estimators.racing import RaceEntry
 from threefold.lab.studies.estimator_defaults import DefaultsStudy
 from threefold.lab.studies.estimator_defaults import run as run_study
@@ -308,6 +308,25 @@ def test_race_keeps_the_winner_and_says_so() -> None:
     assert np.array_equal(again.predict_proba(new), weak.predict_proba(new))
     numbers = SequenceRegressor("rnn,lstm", **{**SMALL, "learning_rate": 0.0}, steps=1)
     assert numbers.fit(x, 100 * rate).score(x, 100 * rate) > 0.8 and numbers.best_ in simple
+
+
+def test_a_race_refuses_names_and_tells_who_is_left_out() -> None:
+    x, y, _ = waves(40)
+    for kind in (SequenceClassifier, SequenceRegressor):
+        with pytest.raises(ThreefoldError, match="unknown mixer 'gruu'; did you mean 'gru'"):
+            kind("lstm,gruu", **SMALL, steps=1).fit(x, np.arange(40) % 2)
+        with pytest.raises(ThreefoldError, match="names 'gru' twice"):
+            kind("gru,gru", **SMALL, steps=1).fit(x, np.arange(40) % 2)
+    with pytest.warns(UserWarning, match="gru was left out of the race: training stopped"):
+        model = SequenceClassifier("gru,rnn", **{**SMALL, "learning_rate": 1e30}, steps=5).fit(x, y)
+    assert "gru" not in [row["name"] for row in model.race_]
+
+
+def test_every_class_has_its_share_of_what_is_held_out() -> None:
+    assert _shares([40, 20], 0.25) == [10, 5]
+    assert _shares([2] * 12, 0.25) == [1] * 6 + [0] * 6
+    assert _shares([1, 1, 5], 0.25) == [0, 0, 2] and _shares([1, 3], 0.01) == [0, 1]
+    assert _shares([3, 3], 0.99) == [2, 2] and _shares([1, 1], 0.5) == [0, 0]
 
 
 SIMPLE = ("majority", "MiniRocket", "time warping", "echo state network")

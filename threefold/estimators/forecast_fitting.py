@@ -18,7 +18,7 @@ from threefold.data.preprocessing import Preprocessing, Roles
 from threefold.errors import ThreefoldError
 from threefold.estimators.baselines import SmoothedSeries
 from threefold.estimators.fitting import EVALUATIONS, STEPS, FitSettings, finish_run
-from threefold.estimators.racing import RaceEntry, neural_settings
+from threefold.estimators.racing import RaceEntry, left_out, neural_settings
 from threefold.runtime.decoding import eval_mode
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.series import fit_series, series_task
@@ -202,7 +202,7 @@ def race_forecasters(
                 forecast = model_forecast(train_forecaster(data, chosen, quantiles, train).model)
             errors[name] = data.futures(held) - forecast(data.inputs(held))
         except ThreefoldError as error:
-            remarks.append(f"{name} was left out: {error}")
+            left_out(name, error, name in SIMPLE, remarks.append)
             continue
         loss = float(np.nanmean(np.abs(errors[name])))
         kind = "baseline" if name in SIMPLE else "sequence model"
