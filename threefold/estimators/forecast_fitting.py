@@ -189,7 +189,8 @@ def race_forecasters(
     """Compare on the last windows: entries, held-out errors [N, horizon, targets], and remarks."""
     train, held = data.hold_out(share)
     held = held[:: max(1, len(held) // MOST_SCORED)]
-    entries, errors, remarks = [], {}, []
+    entries, errors = [], {}
+    remarks: list[str] = []
     targets = len(data.preprocessing.roles.targets)
     for name in (*SIMPLE, *mixers):
         start = time.perf_counter()
