@@ -56,6 +56,8 @@ def maker() -> str:
 
 def serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether a product that torch could compute is one for oneDNN."""
+    if torch.compiler.is_compiling():
+        return False
     least = _WORTH_DIFFERENTIATING if needs_saving(x, weight, bias) else _WORTH_CALLING
     return (
         preferred()
@@ -66,8 +68,7 @@ def serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
             for t in (x, weight, bias)
         )
         and bool(torch.backends.mkldnn.enabled)
-        and not (recording() or torch.compiler.is_compiling())
-        and not (under_autocast(x) or transforms_active())
+        and not (recording() or under_autocast(x) or transforms_active())
     )
 
 
