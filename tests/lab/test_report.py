@@ -11,6 +11,7 @@ from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import Interval
+from threefold.lab.report import cost_figures
 from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
@@ -116,11 +117,16 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     made = told(contender("mamba"), contender("lstm"))
     titles = [title for title, _, _ in columns(made)]
     assert titles[-2].startswith("peak training memory at ") and titles[-2].endswith(" tokens")
-    short = contender("lstm")
+    # A model that was not measured at the longest length is compared at the longest of its own.
+    long, short = contender("mamba"), contender("lstm")
+    long = replace(long, cost=replace(long.cost, memory=((16, 512.0), (64, 8192.0))))
     short = replace(short, cost=replace(short.cost, memory=((16, 1024.0),)))
-    title, cells, best = columns(told(contender("mamba"), short))[-2]
-    assert title == "peak training memory" and best is None
-    assert "1 KiB at 16 tokens" in cells
+    report = told(long, short)
+    title, cells, best = columns(report)[-2]
+    assert title == "peak training memory at 16 tokens" and cells == ["512 B", "1 KiB"]
+    assert best == 0 and report.ranked[0].name == "mamba"
+    texts = {figure.title: figure.description for figure in cost_figures.memory(report)}
+    assert texts["Peak training memory"] == "Best model at 16 tokens: mamba."
 
 
 SAVED = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
