@@ -196,7 +196,16 @@ def test_a_model_starts_from_word_vectors(tmp_path: Path) -> None:
     for change, message in (
         ({"model": {**model, "width": 64}}, "model.width is 64, but the vectors"),
         ({"data": {**values["data"], "tokenizer": "byte"}}, "set data.tokenizer to word"),
-        ({"data": {"name": str(tmp_path / "table.csv")}}, "embedding sets it, too"),
+        (
+            {
+                "data": {
+                    "name": str(tmp_path / "table.csv"),
+                    "kind": "classifier",
+                    "target": "label",
+                }
+            },
+            "embedding= sets it, too",
+        ),
     ):
         with pytest.raises(ThreefoldError, match=message):
             prepare(RunConfig.read({**values, "model": model, **change}))
