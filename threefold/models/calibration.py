@@ -138,6 +138,26 @@ class Calibration:
         return cls(**{name: tensors[name].numpy() for name in names})
 
 
+def interval_coverages(
+    quantiles: Array, levels: Sequence[float], truth: Array
+) -> list[dict[str, Any]]:
+    """For each pair of quantiles around the median: the nominal and the actual coverage."""
+    known = np.isfinite(truth)
+    y, q = truth[known], quantiles[known]
+    intervals = []
+    for low, high in zip(range(len(levels) // 2), reversed(range(len(levels))), strict=False):
+        inside = (y >= q[:, low]) & (y <= q[:, high])
+        intervals.append(
+            {
+                "from": levels[low],
+                "to": levels[high],
+                "nominal": round(levels[high] - levels[low], 9),
+                "actual": float(inside.mean()) if len(y) else None,
+            }
+        )
+    return intervals
+
+
 def smallest_count(level: float) -> int:
     """The fewest held-out windows that can calibrate a level."""
     return math.ceil(round(1 / min(level, 1 - level), 9)) - 1

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from threefold.models.calibration import Calibration
+from threefold.models.calibration import Calibration, interval_coverages
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.decoding import eval_mode
 from threefold.training.devices import move
-from threefold.training.evaluations.forecasts import interval_coverages
 from threefold.training.training_data import TrainingData
 
 Array = NDArray[Any]
