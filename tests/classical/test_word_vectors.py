@@ -193,10 +193,11 @@ def test_a_model_starts_from_word_vectors(tmp_path: Path) -> None:
     assert_close(row / row.norm(), expected / expected.norm())
     assert 0.9 < float(row.norm()) < 1.1  # √width · row has a deviation of 1
     assert prepared.model.spec.options["scale_embedding"]
+    table_data = {"name": str(tmp_path / "table.csv"), "kind": "classifier", "target": "label"}
     for change, message in (
         ({"model": {**model, "width": 64}}, "model.width is 64, but the vectors"),
         ({"data": {**values["data"], "tokenizer": "byte"}}, "set data.tokenizer to word"),
-        ({"data": {"name": str(tmp_path / "table.csv")}}, "embedding sets it, too"),
+        ({"data": table_data}, "embedding= sets it, too"),
     ):
         with pytest.raises(ThreefoldError, match=message):
             prepare(RunConfig.read({**values, "model": model, **change}))

@@ -354,7 +354,9 @@ def read_run_values(folder: Path) -> dict[str, Any]:
 
 
 def finished_steps(folder: Path) -> int | None:
-    """The steps of a run that has ended; None if it can be resumed."""
+    """The steps of a run that has ended; None if it can be resumed, or has lost its model."""
+    if not (folder / MODEL).is_dir() and (folder / CHECKPOINTS).is_dir():
+        return None
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         return None if summary["stopped"] == "interrupted" else int(summary["steps"])

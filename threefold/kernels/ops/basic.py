@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from threefold.kernels import block_product as _block_product
 from threefold.kernels import linear as _linear
+from threefold.kernels import matrix_product as _matrix_product
 from threefold.kernels import reference
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import rotary as _rotary
@@ -67,7 +70,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A few rows without gradients run on the native kernel: a row's result has the same bits whatever
     the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
-    weights x is bfloat16 or float32, and y has the dtype of x.
+    weights x is bfloat16 or float32, and y has the dtype of x. Large products of float32 are by
+    oneDNN where that is faster (`matrix_product.py`).
     """
     if may_call_directly(x) and not under_autocast(x):
         run = kernel_for("linear", x)
@@ -77,7 +81,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     expected = _linear.expected(x, weight, bias)
     if expected:
         refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
-    return reference.linear(x, weight, bias)
+    wide = _matrix_product.serves(x, weight, bias)
+    run = kernel_for("matrix_product", x) if wide else None
+    return (run or reference.linear)(x, weight, bias)
+
+
+def block_products(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Products with block-diagonal matrices, side by side: `y_nj = Σ_i x_ni W_nij`.
+
+    inputs `[B, L, N·I]` and as many weights `[N, I, J]`; y `[B, L, Σ N·J]`.
+    """
+    expected = _block_product.expected(inputs, weights)
+    if expected:
+        named = {"x": inputs, "weight": weights}
+        given = {f"{name}{i}": t for name, some in named.items() for i, t in enumerate(some)}
+        refuse("block_products", expected, given)
+    serves = _block_product.serves(inputs, weights)
+    run = kernel_for("block_products", inputs[0]) if serves else None
+    y: Tensor = (run or reference.block_products)(inputs, weights)
+    return y
 
 
 def linear_codes(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
