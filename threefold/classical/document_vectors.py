@@ -69,9 +69,7 @@ def _leading(
     tried = min(rank + SPARE, *size)
     basis = torch.randn(size[1], tried, dtype=torch.float64, generator=random)
     for _ in range(ITERATIONS):
-        basis, _ = torch.linalg.qr(
-            torch.sparse.mm(transposed, torch.sparse.mm(matrix, basis))
-        )
+        basis, _ = torch.linalg.qr(torch.sparse.mm(transposed, torch.sparse.mm(matrix, basis)))
     _, sizes, rotation = torch.linalg.svd(torch.sparse.mm(matrix, basis), full_matrices=False)
     found = min(rank, tried)
     return (basis @ rotation.T)[:, :found], sizes[:found]

@@ -1,6 +1,7 @@
 """Pretraining on a user's own inputs: predict the next element, then learn the few labels.
 
-    words     log σ(u_y · v_x), y near x        vectors of the tokens (skip-gram), to start from
+    words     log(N / N_w) √S V_w,  A ≈ U S Vᵀ  vectors of the tokens to start from: of many texts
+              log σ(u_y · v_x), y near x        with one answer each; else from neighbours
     tokens    −log p(x_{t+1} | x_1 … x_t)       a language model with the same blocks
     numbers   (x̂_{t+1} − x_{t+1})²              from every element the next, by the same blocks
 
