@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from threefold.kernels.dispatch import KERNELS, kernels_loaded
 from threefold.kernels.ops.basic import (
+    block_products,
     embedding,
     linear,
     linear_codes,
+    product,
     rms_norm,
     rotary,
     short_convolution,
@@ -43,6 +45,7 @@ from threefold.kernels.ops.recurrences import (
 
 __all__ = [
     "available",
+    "block_products",
     "cauchy",
     "cell_recurrence",
     "diagonal_recurrence",
@@ -56,6 +59,7 @@ __all__ = [
     "long_convolution",
     "moments",
     "online_filter",
+    "product",
     "random_convolutions",
     "reservoir",
     "rms_norm",
