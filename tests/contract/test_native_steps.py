@@ -13,6 +13,8 @@ from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 
 CAUSAL = [name for name, entry in threefold.MIXERS.items() if entry.load().causal]
+# A product with all elements so far takes longer than the calls.
+NOT_RECORDED = {"ckconv"}
 
 
 @pytest.mark.skipif(library.current().native is None, reason="no native kernels")
@@ -24,5 +26,6 @@ def test_a_step_is_one_native_call(mixer: str) -> None:
         _, state = model(torch.randint(0, 11, (2, 9)))
         for _ in range(3):
             _, state = model.step(torch.tensor([3, 5]), state)
-    assert refusals(model) == []
-    assert any(isinstance(program, Program) for program in model.programs.values())
+    assert bool(refusals(model)) == (mixer in NOT_RECORDED)
+    recorded = any(isinstance(program, Program) for program in model.programs.values())
+    assert recorded != (mixer in NOT_RECORDED)
