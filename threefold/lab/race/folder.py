@@ -110,7 +110,7 @@ def race_folder(folder: Path) -> Iterator[None]:
     there = folder.exists()
     if there and not folder.is_dir():
         raise ThreefoldError(
-            f"{folder} is a file; choose another {option_name('folder')}, which is made for the race"
+            f"{folder} is a file; choose another {option_name('folder')}, which the race makes"
         )
     folder.mkdir(parents=True, exist_ok=True)
     try:
