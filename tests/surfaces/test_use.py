@@ -29,6 +29,7 @@ from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.cli import main, output
 from threefold.data.readers import read_pairs
+from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 from threefold.training.experiment import TrainedRun
 
@@ -716,6 +717,19 @@ def test_a_second_ctrl_c_says_what_is_left(
     (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
     assert command(*train, "--folder", tmp_path) == 130
     assert f"threefold resume {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_signal_that_nobody_saw_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+    with Interrupts() as outer:
+        with Interrupts() as seen:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert seen.asked
+        assert not outer.asked
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert outer.asked
 
 
 @pytest.mark.parametrize("name", ["labels", "sounds", "columns"])
