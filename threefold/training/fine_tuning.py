@@ -37,7 +37,7 @@ from threefold.training.frozen_layers import HEADS, freeze_blocks
 if TYPE_CHECKING:
     from threefold.training.training_data import TrainingData
 
-FINE_TUNING_RATE = 1e-3  # peak learning rate of all weights of a trained model, if none is given
+FINE_TUNING_RATE = 3e-4  # peak learning rate of all weights of a trained model, if none is given
 
 
 @dataclass(frozen=True)
