@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
 from threefold.kernels import library
-
-# Types whose memory a kernel may read directly; subclasses may store something else there.
-PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
 
 
 class Kernel(NamedTuple):
