@@ -155,6 +155,21 @@ def test_the_embedding_is_its_equation() -> None:
         language(positions="learned", max_length=9)(torch.zeros(1, 10, dtype=torch.int64))
 
 
+def test_the_deviation_of_the_embedding_is_an_option() -> None:
+    usual, larger = (
+        language(**given).get_parameter("embedding.weight").float()
+        for given in ({}, {"embedding_std": 0.3})
+    )
+    assert_close(larger, usual * (0.3 / 0.02))
+    assert 0.015 < float(usual.detach().std()) < 0.025
+    for bad in (0.0, -1.0):
+        with pytest.raises(ThreefoldError, match=r"embedding_std is .*, expected a number above 0"):
+            language(embedding_std=bad)
+    options = {"input_size": 2, "classes": 3, "embedding_std": 0.3}
+    with pytest.raises(ThreefoldError, match=r"embedding_std is 0\.3, but .* vectors"):
+        threefold.build(Spec("classifier", WIDTH, 1, "gla", options=options))
+
+
 def test_embedding_dropout_is_for_training_only() -> None:
     model, tokens = language(embedding_dropout=0.5), torch.zeros(1, 4, dtype=torch.int64)
     assert torch.equal(model(tokens)[0], model(tokens)[0])

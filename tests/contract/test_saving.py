@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import threefold
 from threefold import LanguageModel, Spec, ThreefoldError
+from threefold.cli.info import describe_model
 from threefold.data import atomic_files
+from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.models import config
 from threefold.models.calibration import Calibration
@@ -328,6 +331,24 @@ def test_info_needs_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     found = config.read_config(folder)
     assert (found.spec, found.tokenizer, found.dtype) == (SPEC, None, "float32")
+
+
+def test_a_folder_with_the_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    for mean in (0.0, 1.0):
+        model = threefold.build(Spec("forecaster", 8, 1, "gru", options={"horizon": 1}))
+        scale = Chain((Standardise(("a",), (mean,), (1.0,)),))
+        model.preprocessing = Preprocessing("forecaster", "series", scale, outputs=scale)
+        model.save(tmp_path / f"{mean:.0f}")
+    shutil.copy(tmp_path / "0" / "preprocessing.json", tmp_path / "1")
+    message = r"preprocessing\.json: damaged, or of another model \(SHA-256"
+    with pytest.raises(ThreefoldError, match=message):
+        threefold.load(tmp_path / "1")
+    with pytest.raises(ThreefoldError, match=message):
+        describe_model(tmp_path / "1")
+    config = json.loads((tmp_path / "1" / "config.json").read_text())
+    assert set(config["checksums"]) == {"preprocessing.json"}
+    edit(tmp_path / "1", checksums={})  # as older versions wrote it
+    assert threefold.load(tmp_path / "1").preprocessing is not None
 
 
 def test_a_folder_that_lost_a_file_is_refused(tmp_path: Path) -> None:

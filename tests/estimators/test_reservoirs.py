@@ -145,4 +145,4 @@ for name in ("SequenceClassifier", "SequenceForecaster", "TextClassifier", "Rock
     else:
         raise AssertionError(name)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -61,6 +61,10 @@ def test_the_order_of_sentences_is_learned(tmp_path: Path) -> None:
     review = " ".join(sentences)
     expected, turned = run.model.predict([review, " ".join(reversed(sentences))])
     assert (expected["label"], turned["label"]) == ("declined", "improved")
+    assert run.model.predict([review]).notes == []
+    (note,) = run.model.predict([review, "Wibble wobbles, so gladly. Wibble!"]).notes
+    assert note.endswith("reads their bytes instead: Wibble, wobbles, so, gladly"), note
+    assert note.startswith("31% of the words (5 of 16)"), note
     code = (
         "import sys, threefold; "
         "print(threefold.load(sys.argv[1]).predict([sys.argv[2]])[0]['probability'], end='')"

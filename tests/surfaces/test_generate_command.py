@@ -207,5 +207,12 @@ def test_errors(workdir: Path) -> None:
         assert message in refused("generate", "bytes", "x", "--save-state", name)
         assert message in refused("stream", "bytes", "text.txt", "--state", name)
     assert (workdir / "pipe").is_fifo()
+    (workdir / "mine.csv").write_text("a,b\n1,2\n")
+    for words in (
+        ("generate", "bytes", "x", "--save-state"),
+        ("stream", "bytes", "text.txt", "--state"),
+    ):
+        assert "mine.csv: exists already, and is not a saved state" in refused(*words, "mine.csv")
+    assert (workdir / "mine.csv").read_text() == "a,b\n1,2\n"
     (workdir / "s").write_bytes(b"no state")
     assert "not a safetensors file" in refused("generate", "bytes", "--state", "s")

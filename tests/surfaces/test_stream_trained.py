@@ -115,6 +115,19 @@ def test_a_missing_column_is_refused(workdir: Path) -> None:
     assert "unpack or convert it" in refused("stream", "flow", "c.csv.gz")
 
 
+def test_a_column_without_any_usable_value_is_told(workdir: Path) -> None:
+    cells = [f'"{value:,.0f}"' for value in BIG[:9]]
+    lines = [f"{cell},{small}" for cell, small in zip(cells, SMALL, strict=False)]
+    (workdir / "a.csv").write_text("\n".join(["big,small", *lines]))
+    done = run("stream", "flow", "a.csv", "--output", "o.csv", "--state", "s")
+    assert "note: big had no usable value so far: the answers rest on the mean" in done.stderr
+    (workdir / "b.csv").write_text("big,small\n1000,0.1\n,0.1\n")
+    done = run(
+        "stream", "flow", "b.csv", "--output", "o.csv", "--state", "s", "--continue-with", "new"
+    )
+    assert "1 row had missing" in done.stderr and "no usable value" not in done.stderr
+
+
 def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,14 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
             ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],
             "but this machine has",
         ),
+        (["train", ""], "DATA is empty"),
+        (["train", "notes.txt", "--folder", ""], "--folder is empty; expected a path"),
+        (["train", "notes.txt", "--folder="], "--folder is empty; expected a path"),
+        (["resume", ""], "FOLDER is empty; expected a path"),
+        (["runs", "show", ""], "FOLDER is empty; expected a path"),
+        (["predict", "", "x"], "MODEL is empty; expected a path"),
+        (["info", ""], "PATH is empty; expected a path"),
+        (["runs", "list", "notes.txt"], "notes.txt: is a file; expected a folder"),
         (["resume", "nowhere"], "folder not found"),
         (["evaluate", "nowhere"], "nowhere: no such folder"),
         (["runs", "show", "nowhere"], "folder not found"),
@@ -155,6 +164,17 @@ def test_runs_are_listed_among_folders_that_are_not_runs(place: Path, capsys: An
     assert command("runs", "show", "runs/other") == 2
     (place / "runs" / "a" / "summary.json").write_text("[]")
     assert command("runs", "show", "runs/a") == 2
+
+
+def test_a_finished_run_that_lost_its_model_saves_it_again(place: Path, capsys: Any) -> None:
+    assert command("train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE, "--folder", "it") == 0
+    weights = (place / "it/model/model.safetensors").read_bytes()
+    assert command("resume", "it") == 0 and "already finished" in capsys.readouterr().out
+    shutil.rmtree(place / "it" / "model")
+    assert command("predict", "it", "x") == 2  # and says: threefold resume it
+    assert "threefold resume it" in capsys.readouterr().err
+    assert command("resume", "it") == 0
+    assert (place / "it/model/model.safetensors").read_bytes() == weights
 
 
 def test_ctrl_c_says_how_to_resume(place: Path) -> None:

@@ -445,6 +445,7 @@ BAD_INPUTS = [
     ("sounds", "fast.wav", "16000 samples per second, but the model was trained on 8000"),
     ("images", "large.png", "9 × 5 pixels, but the model was trained on 4 × 5"),
     ("ts", "reviews.csv", "trained on sequences that were not in a table"),
+    ("ts", "two.ts", r"two.ts, series 1: has the shape \(3, 2\), .* of 1 numbers per element"),
     ("sounds", "images", "trained on sounds, not .*images"),
     ("images", "nothing.png", "nothing.png: file or folder not found"),
 ]
@@ -478,6 +479,7 @@ def _write_bad_inputs(place: Path) -> None:
     own_data.write_table(place / "slow.csv", header, rows[::3])
     rows[1][1] = "broken"
     own_data.write_table(place / "broken.csv", header, rows)
+    (place / "two.ts").write_text("@univariate false\n@classLabel true up\n@data\n1,2,3:4,5,6:up\n")
     own_data.write_table(place / "empty.csv", ("review", "n"), [("", 1), ("", 2)])
     own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
@@ -818,6 +820,28 @@ def test_a_tagged_file_is_read_without_its_tags(
     again = runs["conll"].model.predict(place / "words.conll")
     assert [answer["words"] for answer in again] == _sentences()
     assert list(again) == answers["conll"][0]
+
+
+def test_inputs_that_cannot_be_read_are_named(place: Path, runs: dict[str, TrainedRun]) -> None:
+    with pytest.raises(ThreefoldError, match="the inputs are None; expected one input"):
+        runs["labels"].model.predict(None)
+    with pytest.raises(ThreefoldError, match=r"trained on sounds, not array.*Sound\(samples, rate"):
+        runs["sounds"].model.predict(np.zeros(4))
+    with pytest.raises(ThreefoldError, match=r"images: contains images, .* trained on sounds"):
+        threefold.evaluate(runs["sounds"], place / "images")
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_too_few_to_show_a_step_go_on_in_that_of_training(
+    rows: int, runs: dict[str, TrainedRun]
+) -> None:
+    columns = zip(*own_data.series(30)[:: rows + 1][:rows], strict=True)
+    history = dict(zip(("time", "flow", "pressure"), map(list, columns), strict=True))
+    last = int(history["time"][-1][11:13])
+    answers = runs["columns"].model.predict(history, horizon=2)
+    assert [answer["time"] for answer in answers] == [
+        f"2024-01-01 {last + step:02d}:00" for step in (1, 2)
+    ]
 
 
 def test_an_empty_target_is_named(place: Path, runs: dict[str, TrainedRun]) -> None:

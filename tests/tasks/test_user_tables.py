@@ -269,6 +269,8 @@ def test_messages_spell_options_as_their_reader_does(tmp_path: Path, capsys: Any
     assert user_task(path, ReadSettings(target='"a,b"')).kind == "forecaster"
     with pytest.raises(ThreefoldError, match=r'settings={"data.length": N}.*horizon=N'):
         threefold.train(path, steps=1, target=["a,b"], horizon=1000)
+    with pytest.raises(ThreefoldError, match="a horizon of 99,999,999,999,999,999,999: train has"):
+        threefold.train(path, steps=1, target=["a,b"], horizon=99_999_999_999_999_999_999)
     with pytest.raises(ThreefoldError, match=r"^kind is vision, but"):
         threefold.train(["some text"] * 100, steps=1, kind="vision")
 

@@ -55,7 +55,7 @@ def fit_leave_one_out(
     share = counts / counts.sum()
     x_mean, y_mean = share @ x, share @ y
     root = counts.sqrt().unsqueeze(1)
-    centred, targets = (x - x_mean) * root, (y - y_mean) * root
+    centred, targets = (x - x_mean).mul_(root), (y - y_mean).mul_(root)
     spectrum = _Spectrum(centred, targets, counts)
     errors = {strength: spectrum.error(strength) for strength in sorted(strengths)}
     chosen = min(errors, key=errors.__getitem__)

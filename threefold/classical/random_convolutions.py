@@ -149,7 +149,7 @@ def _fit_biases(
 
 def _quantiles(values: Tensor, levels: Tensor, lengths: Tensor | None) -> Tensor:
     """Quantiles of rows [K, L] at levels [K, N], interpolated linearly, one row after another."""
-    ordered = values.sort(1).values
+    ordered = torch.from_numpy(np.sort(values.numpy(), axis=1))  # much faster than torch's
     count = torch.full((len(values),), values.shape[1]) if lengths is None else lengths
     places = levels * (count.unsqueeze(1) - 1)
     below = places.long()

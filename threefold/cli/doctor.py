@@ -162,6 +162,7 @@ CHECKED_WITH = {
     "reservoir": ("esn", 33),
     "cauchy": ("s4", 33),
     "history_step": ("attention", 1),
+    "block_products": ("mlstm", 33),
 }
 # The form to use where `auto` would choose another.
 CHECKED_FORM = {"cauchy": "parallel"}
@@ -228,7 +229,9 @@ def classical_operations(series: Tensor) -> dict[str, Callable[[], Tensor]]:
         states = LiquidStateMachine(input_scale=100.0).states(10 * series[0].abs())
         return torch.as_tensor(states)
 
+    large = series.flatten().repeat(800).view(400, 640)
     return {
+        "matrix_product": lambda: ops.linear(large, large[:64]),
         "linear_codes": torch.no_grad()(lambda: ops.linear_codes(series[0, :4], codes, scale)),
         "word_vectors": word_vectors,
         "spiking_reservoir": spikes,

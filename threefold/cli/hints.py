@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from threefold.cli import output, stopped_text
+from threefold.errors import ThreefoldError
 
 # By the option that was typed: words of other libraries, and of other commands.
 INSTEAD = {
@@ -42,8 +44,9 @@ class HintedCommand(TyperCommand):
     """A command whose message about an unknown option names the one to use instead."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        has_empty = any(not word or word.endswith("=") for word in args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except Exception as error:
             known = {option for parameter in self.params for option in parameter.opts}
             wanted = INSTEAD.get(getattr(error, "option_name", None) or "", ())
@@ -51,6 +54,16 @@ class HintedCommand(TyperCommand):
             if usable and hasattr(error, "possibilities"):
                 error.possibilities = usable[:1]
             raise
+        if has_empty and "." not in args:
+            self._refuse_empty_paths(ctx.params)
+        return rest
+
+    def _refuse_empty_paths(self, values: dict[str, Any]) -> None:
+        """Refuse an empty word for a path, such as an unset variable: it is not this folder."""
+        for parameter in self.params:
+            if values.get(parameter.name or "") == Path():
+                name = parameter.opts[0] if parameter.opts[0][0] == "-" else parameter.metavar
+                raise ThreefoldError(f"{name} is empty; expected a path")
 
 
 class CommandGroup(TyperGroup):

@@ -81,17 +81,17 @@ def build_empty(config: ModelConfig) -> Any:
 
 def check_weights(folder: Path, config: ModelConfig, model: Any) -> int:
     """Count the tensors; refuse files that are absent, and weights that cannot be those saved."""
-    from threefold.models.config import WEIGHTS
-    from threefold.models.saving import read_weights
+    from threefold.models.config import CARD, WEIGHTS
+    from threefold.models.saving import check_files, read_weights
 
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise ThreefoldError(
             f"{weights}: file not found, so the model has no weights; copy or save it again"
         )
-    missing = [name for name in config.files if not (folder / name).exists()]
-    if missing:
-        raise ThreefoldError(f"{folder / missing[0]}: file not found; copy the model again")
+    check_files(config, folder)
+    if not (folder / CARD).exists():
+        raise ThreefoldError(f"{folder / CARD}: file not found; copy the model again")
     tensors = read_weights(folder, config, model)
     bad = [name for name, tensor in tensors.items() if bool(tensor.isnan().any())]
     if bad:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from threefold.cli import options, output
-from threefold.cli.hints import CommandGroup
+from threefold.cli.hints import CommandGroup, HintedCommand
 from threefold.errors import ThreefoldError
 
 runs = typer.Typer(
@@ -22,7 +22,7 @@ runs = typer.Typer(
 )
 
 
-@runs.command("list")
+@runs.command("list", cls=HintedCommand)
 def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to search.")] = Path(
         "runs"
@@ -33,6 +33,8 @@ def list_runs(
 
     Subfolders are searched too; the runs of a race or of a table are left out.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ThreefoldError(f"{folder}: is a file; expected a folder")
     rows = []
     for path in folder.rglob("config.toml"):
         plans = (parent / name for parent in path.parents for name in ("race.json", "table.json"))
@@ -66,7 +68,7 @@ def list_runs(
     )
 
 
-@runs.command()
+@runs.command(cls=HintedCommand)
 def show(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     as_json: options.AsJson = False,
@@ -94,7 +96,7 @@ def _facts(run: dict[str, Any], folder: Path) -> list[tuple[str, Any]]:
     ]
 
 
-@runs.command()
+@runs.command(cls=HintedCommand)
 def diff(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs.")],
     as_json: options.AsJson = False,

@@ -200,9 +200,11 @@ def load_model(folder: str, state: Path | None, weights: str | None = None) -> O
     from threefold.data.atomic_files import check_writable
     from threefold.kernels.system_memory import keep_memory
     from threefold.models.saving import open_model
+    from threefold.runtime.state_files import refuse_other_file
 
     if state is not None:
         check_writable(state)
+        refuse_other_file(state)
     keep_memory()
     opened = open_model(folder)
     if weights is None:

@@ -24,6 +24,8 @@ UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 def checked_path(name: str, value: Any, otherwise: str = "") -> Path:
     """The path that a user gave as the argument `name`; anything else is refused."""
+    if value == "":  # Path("") would be the current folder
+        raise ThreefoldError(f"{name} is empty; expected a path{otherwise}")
     if isinstance(value, str | PathLike):
         path = Path(value)
         if "\0" not in str(path):

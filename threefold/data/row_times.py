@@ -36,6 +36,14 @@ def other_clock(trained: TimeAxis, found: TimeAxis) -> str | None:
     )
 
 
+def as_trained(trained: TimeAxis, found: TimeAxis, times: Floats) -> TimeAxis:
+    """The axis of rows too few to show a step, which is that of training; else the one found."""
+    if len(np.unique(times)) > 2:
+        return found
+    kept = replace(trained, format=found.format, zone=found.zone, first=found.first)
+    return replace(kept, day=found.day if found.months else trained.day)
+
+
 def other_step(trained: TimeAxis, found: TimeAxis, times: Floats) -> str | None:
     """What is wrong with rows that are further apart, or closer, than those of training.
 

@@ -185,6 +185,15 @@ class WordTokenizer(Tokenizer):
                 tokens.append(token)
         return np.array(tokens, dtype=self.dtype)
 
+    def words_of(self, text: str) -> list[str]:
+        """The words of a text, without spaces and punctuation."""
+        return [word.strip() for word in WORD_PATTERN.findall(text) if word[-1].isalnum()]
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Those of its words that are spelt in bytes."""
+        found = WORD_PATTERN.findall(text)
+        return [w.strip() for w in found if w[-1].isalnum() and w not in self._tokens]
+
     def save(self, folder: Path) -> None:
         """Write the words to a file in `folder`."""
         write_list(folder / self.FILE, self.words)

@@ -101,6 +101,8 @@ class FitSettings:
 
     def config(self, examples: int, kind: str, **training: Any) -> RunConfig:
         """The configuration of a run."""
+        if self.mixers is None:
+            raise ThreefoldError('mixers is None; expected the name of a mixer, e.g. "gru"')
         data: dict[str, Any] = {
             "name": kind,
             "batch_size": min(self.batch_size, examples),

@@ -18,7 +18,7 @@ from threefold.data.preprocessing import Preprocessing, Roles
 from threefold.errors import ThreefoldError
 from threefold.estimators.baselines import SmoothedSeries
 from threefold.estimators.fitting import EVALUATIONS, STEPS, FitSettings, finish_run
-from threefold.estimators.racing import RaceEntry, neural_settings
+from threefold.estimators.racing import RaceEntry, left_out, neural_settings
 from threefold.runtime.decoding import eval_mode
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.series import fit_series, series_task
@@ -189,7 +189,8 @@ def race_forecasters(
     """Compare on the last windows: entries, held-out errors [N, horizon, targets], and remarks."""
     train, held = data.hold_out(share)
     held = held[:: max(1, len(held) // MOST_SCORED)]
-    entries, errors, remarks = [], {}, []
+    entries, errors = [], {}
+    remarks: list[str] = []
     targets = len(data.preprocessing.roles.targets)
     for name in (*SIMPLE, *mixers):
         start = time.perf_counter()
@@ -202,7 +203,7 @@ def race_forecasters(
                 forecast = model_forecast(train_forecaster(data, chosen, quantiles, train).model)
             errors[name] = data.futures(held) - forecast(data.inputs(held))
         except ThreefoldError as error:
-            remarks.append(f"{name} was left out: {error}")
+            left_out(name, error, name in SIMPLE, remarks.append)
             continue
         loss = float(np.nanmean(np.abs(errors[name])))
         kind = "baseline" if name in SIMPLE else "sequence model"

@@ -194,7 +194,9 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[TrainingExamples, TrainingExamples]:
         """Training examples, and a share of every class, or of all, that is held out."""
         if not 0 < share < 1:
-            raise ThreefoldError(f"validation_fraction is {share}, expected a number from 0 to 1")
+            raise ThreefoldError(
+                f"validation_fraction is {share}, expected more than 0 and less than 1"
+            )
         random = np.random.default_rng((seed, 24))
         groups = [np.arange(len(examples))]
         if self.kind == "classifier":
@@ -251,8 +253,15 @@ def _title(mixers: Any) -> str:
 
 
 def _shares(sizes: Sequence[int], share: float) -> list[int]:
-    """How many of each group are held out: its share, at least one stays for training."""
-    counts = [min(size - 1, round(share * size)) for size in sizes]
-    if not any(counts) and max(sizes) > 1:
-        counts[int(np.argmax(sizes))] = 1
+    """How many of each group are held out: its share; at least one of each stays for training.
+
+    What remains of the shares of small groups goes to those with the largest remainders.
+    """
+    wanted = [share * size for size in sizes]
+    counts = [min(size - 1, int(want)) for size, want in zip(sizes, wanted, strict=True)]
+    free = [n for n in range(len(sizes)) if counts[n] < sizes[n] - 1]
+    free.sort(key=lambda n: counts[n] - wanted[n])
+    total = max(1, round(sum(wanted)))
+    for number in free[: max(0, total - sum(counts))]:
+        counts[number] += 1
     return counts

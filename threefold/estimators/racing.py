@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError
 from threefold.estimators.fitting import FitSettings, TrainingExamples, encode_rows, train_model
+from threefold.layers.table import mixer_entry
 
 Array = NDArray[Any]
 AUTO = ("gru", "mamba", "s5")
@@ -53,11 +55,17 @@ class RaceEntry:
 
 def race_names(mixers: Any) -> tuple[str, ...]:
     """The mixers to race: those of "auto" or of "a,b"; none if one model is asked for."""
-    if mixers == "auto":
+    if isinstance(mixers, str) and mixers == "auto":
         return AUTO
-    if isinstance(mixers, str) and "," in mixers:
-        return tuple(name for part in mixers.split(",") if (name := part.strip()))
-    return ()
+    if not isinstance(mixers, str) or "," not in mixers:
+        return ()
+    names = tuple(name for part in mixers.split(",") if (name := part.strip()))
+    for number, name in enumerate(names):
+        for part in name.split("+"):
+            mixer_entry(part)
+        if name in names[:number]:
+            raise ThreefoldError(f"mixers is {mixers!r}, which names {name!r} twice")
+    return names
 
 
 def neural_settings(settings: FitSettings, mixers: str, count: int) -> FitSettings:
@@ -94,7 +102,7 @@ def run_race(
         try:
             answers = contender.answer(contender.fit(train, preprocessing), rows)
         except ThreefoldError as error:
-            say(f"{contender.name} was left out: {error}")
+            left_out(contender.name, error, contender.simple, say)
             continue
         score, loss = _scores(answers, held, preprocessing)
         kind = "baseline" if contender.simple else "sequence model"
@@ -103,6 +111,15 @@ def run_race(
     if not entries:
         raise ThreefoldError("no model of the race could be fitted; see the messages above")
     return sorted(entries, key=lambda entry: entry.rank, reverse=True)
+
+
+def left_out(name: str, error: Exception, simple: bool, say: Callable[[str], None]) -> None:
+    """Tell why a model takes no part: a warning, because it was asked for, unless it is simple."""
+    told = f"{name} was left out of the race: {error}"
+    if simple:
+        say(told)
+    else:
+        warnings.warn(told, stacklevel=6)
 
 
 def _scores(
@@ -142,7 +159,8 @@ def verdict(entries: Sequence[RaceEntry], held: int, kind: str, unit: float | No
     """The result of a race in one or two sentences; unit: see `unit_of`."""
     best, *others = entries
     reached = _told(best, kind, unit)
-    told = f"{best.name} is the best on {held} held-out examples ({reached}) and is kept"
+    examples = "1 held-out example" if held == 1 else f"{held:,} held-out examples"
+    told = f"{best.name} is the best on {examples} ({reached}) and is kept"
     rivals = [e for e in others if (e.kind == "baseline") != (best.kind == "baseline")]
     if not rivals:
         return f"{told}."

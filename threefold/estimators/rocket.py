@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from threefold.classical.leave_one_out import LeaveOneOutFit, choose_temperature, fit_leave_one_out
@@ -21,7 +20,12 @@ from threefold.classical.random_convolutions import FEATURES, RandomConvolutions
 from threefold.errors import ThreefoldError
 from threefold.estimators.fitting import softmax
 from threefold.estimators.neural import checked_weights, seed_of
-from threefold.estimators.sequences import SequenceBatch, check_numbers, read_sequences
+from threefold.estimators.sequences import (
+    SequenceBatch,
+    check_numbers,
+    checked_labels,
+    read_sequences,
+)
 from threefold.kernels.classical import ConvolutionPlan
 
 Array = NDArray[Any]
@@ -86,9 +90,8 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the features, then the ridge."""
         batch = read_sequences(self, X, reset=True)
-        labels = column_or_1d(y, warn=True)
-        check_classification_targets(labels)
-        _check_length(batch, labels)
+        labels = checked_labels(y, len(batch))
+        _check_count(batch)
         found, numbers = np.unique(labels, return_inverse=True)
         if len(found) < 2:
             raise ThreefoldError(
@@ -126,7 +129,7 @@ class RocketRegressor(RegressorMixin, _Rocket):  # type: ignore[misc]
         """Fit the features, then the ridge."""
         batch = read_sequences(self, X, reset=True)
         targets = check_numbers(y, len(batch))
-        _check_length(batch, targets)
+        _check_count(batch)
         self.n_outputs_ = 1 if targets.ndim == 1 else targets.shape[1]
         self._single = targets.ndim == 1
         batch, weights, kept = _counted(batch, sample_weight)
@@ -139,9 +142,7 @@ class RocketRegressor(RegressorMixin, _Rocket):  # type: ignore[misc]
         return answers[:, 0] if self._single else answers
 
 
-def _check_length(batch: SequenceBatch, targets: Array) -> None:
-    if len(batch) != len(targets):
-        raise ThreefoldError(f"{len(batch)} sequences and {len(targets)} targets; expected as many")
+def _check_count(batch: SequenceBatch) -> None:
     if len(batch) < 2:
         raise ThreefoldError("one sequence (n_samples=1) cannot be fitted; expected at least two")
 

@@ -9,8 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
@@ -20,7 +18,7 @@ from threefold.estimators.neural import NeuralEstimator, checked_weights
 from threefold.estimators.racing import RaceModel
 from threefold.estimators.reservoir_readout import ReservoirReadout
 from threefold.estimators.rocket import RocketClassifier, RocketRegressor
-from threefold.estimators.sequences import check_numbers, read_sequences
+from threefold.estimators.sequences import check_numbers, checked_labels, read_sequences
 from threefold.tasks.user_data.settings import ReadSettings
 
 Array = NDArray[Any]
@@ -204,21 +202,6 @@ class SequenceRegressor(RegressorMixin, _OfSequences):  # type: ignore[misc]
             RaceModel("time warping", lambda e, p: _remember(e, p, _scaled(e, p)), _call),
             RaceModel("echo state network", lambda e, p: _fit_reservoir(e, p, seed), _call),
         ]
-
-
-def checked_labels(y: Any, count: int) -> Array:
-    """Labels [N] of any type, one for each sequence."""
-    labels: Array = column_or_1d(y, warn=True)
-    missing = [n for n, label in enumerate(labels.tolist()) if label is None or label != label]
-    if missing:
-        raise ThreefoldError(
-            f"y[{missing[0]}] is missing (None or NaN), as are {len(missing) - 1} more labels; "
-            "leave these examples out"
-        )
-    check_classification_targets(labels)
-    if len(labels) != count:
-        raise ThreefoldError(f"{count} sequences and {len(labels)} labels; expected as many")
-    return labels
 
 
 def class_names(classes: Array) -> list[str]:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.exceptions import DTypePromotionError
 from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
     check_array,
@@ -45,7 +47,8 @@ def read_sequences(
 
     data: [N, L] (each row is a sequence), [N, L, D], a data frame with one sequence per row (of
     numbers, or a column of lists for each channel), or a list of arrays [L] or [L, D] whose lengths
-    may differ.  missing: NaN is an error if it is "refuse".
+    may differ.  An estimator that was fitted on such a list answers sequences of any length, in
+    whatever form they come.  missing: NaN is an error if it is "refuse".
     """
     if missing not in POLICIES:
         raise ThreefoldError(f"missing is {missing!r}; {nearest(str(missing), POLICIES)}")
@@ -55,8 +58,8 @@ def read_sequences(
         batch = _ragged(estimator, _cells(data), finite)
         if reset:
             estimator.n_features_in_ = len(getattr(data, "columns", (0,)))
-    elif _is_ragged(data):
-        batch = _ragged(estimator, data, finite)
+    elif (rows := _sequences_of_any_length(estimator, data, reset)) is not None:
+        batch = _ragged(estimator, rows, finite)
         if reset:
             estimator.n_features_in_ = batch.values.shape[1]
     else:
@@ -70,6 +73,7 @@ def read_sequences(
     channels = batch.values.shape[2]
     if reset:
         estimator.n_channels_in_ = channels
+        estimator.any_length_ = batch.lengths is not None
     elif channels != estimator.n_channels_in_:
         raise ThreefoldError(
             f"X has {channels} channels, but {type(estimator).__name__} was fitted on "
@@ -83,18 +87,20 @@ def _validated(estimator: Any, data: Any, reset: bool, finite: Any) -> Array:
     checks = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": finite}
     try:
         array: Array = validate_data(estimator, data, reset=reset, **checks)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         first = str(error).partition("\n")[0]
         _refuse_gaps(estimator, error)
-        if "could not convert" in first and (texts := _text_columns(data)):
+        times = isinstance(error, DTypePromotionError)
+        cause = "times" if times else first
+        if (times or "could not convert" in first) and (texts := _columns_without_numbers(data)):
             raise ThreefoldError(
-                f"X has columns that are not numbers: {', '.join(texts)} ({first}); leave them out"
+                f"X has columns that are not numbers: {', '.join(texts)} ({cause}); leave them out"
             ) from error
         raise
     return array
 
 
-def _refuse_gaps(estimator: Any, error: ValueError) -> None:
+def _refuse_gaps(estimator: Any, error: Exception) -> None:
     """Say what to do about NaN, if that is what scikit-learn complains of."""
     first = str(error).partition("\n")[0]
     if "contains NaN" in first:
@@ -108,15 +114,35 @@ def _refuse_gaps(estimator: Any, error: ValueError) -> None:
         raise ThreefoldError(f"{first} {told}") from error
 
 
-def _text_columns(data: Any) -> list[str]:
+def _columns_without_numbers(data: Any) -> list[str]:
     """The names of the columns of a data frame that cannot be read as numbers."""
-    names = []
-    for name in getattr(data, "columns", ()):
-        try:
-            np.asarray(data[name], np.float64)
-        except (TypeError, ValueError):
-            names.append(str(name))
-    return names
+    return [str(name) for name in getattr(data, "columns", ()) if not _is_numbers(data[name])]
+
+
+def _is_numbers(column: Any) -> bool:
+    """Whether the cells are numbers; times are not, though numpy makes numbers of them."""
+    cells = np.asarray(column)
+    try:
+        return cells.dtype.kind not in "mM" and bool(np.asarray(cells, np.float64).size)
+    except (TypeError, ValueError):
+        return False
+
+
+def checked_labels(y: Any, count: int) -> Array:
+    """Labels [N] of any type, one for each sequence."""
+    if y is None:
+        raise ThreefoldError("this classifier requires y to be passed, but the target y is None")
+    labels: Array = column_or_1d(y, warn=True)
+    missing = [n for n, label in enumerate(labels.tolist()) if label is None or label != label]
+    if missing:
+        others = f", as are {len(missing) - 1} more labels" if len(missing) > 1 else ""
+        raise ThreefoldError(
+            f"y[{missing[0]}] is missing (None or NaN){others}; leave these examples out"
+        )
+    check_classification_targets(labels)
+    if len(labels) != count:
+        raise ThreefoldError(f"{count} sequences and {len(labels)} labels; expected as many")
+    return labels
 
 
 def check_numbers(y: Any, count: int) -> Array:
@@ -170,19 +196,26 @@ def _cells(data: Any) -> list[Array]:
     return rows
 
 
-def _is_ragged(data: Any) -> bool:
-    """Whether data are a list of arrays, rather than one array or rows of numbers."""
-    if not isinstance(data, (list, tuple)) or not len(data):
-        return False
-    if not all(hasattr(row, "__len__") and not isinstance(row, (str, bytes)) for row in data):
-        return False
-    shapes = {np.shape(row) for row in data}
-    return len(shapes) > 1 or any(len(shape) == 2 for shape in shapes)
+def _sequences_of_any_length(estimator: Any, data: Any, reset: bool) -> Any:
+    """The sequences as a list if their lengths may differ, else None."""
+    if isinstance(data, (list, tuple)) and len(data):
+        if not all(hasattr(row, "__len__") and not isinstance(row, (str, bytes)) for row in data):
+            return None
+        shapes = {np.shape(row) for row in data}
+        arrays = all(isinstance(row, (np.ndarray, Tensor)) for row in data)
+        if arrays or len(shapes) > 1 or any(len(shape) == 2 for shape in shapes):
+            return data
+    if reset or not getattr(estimator, "any_length_", False):
+        return None
+    array = np.asarray(data)
+    return list(array) if array.ndim in (2, 3) and len(array) else None
 
 
 def _ragged(estimator: Any, data: Any, finite: Any = True) -> SequenceBatch:
     rows = []
     for number, row in enumerate(data):
+        if not len(row):
+            raise ThreefoldError(f"X[{number}] is empty; expected at least one element")
         try:
             checked = check_array(
                 np.asarray(row),
@@ -194,7 +227,7 @@ def _ragged(estimator: Any, data: Any, finite: Any = True) -> SequenceBatch:
         except ValueError as error:
             _refuse_gaps(estimator, error)
             raise
-        rows.append(torch.from_numpy(checked.reshape(len(checked), -1)))
+        rows.append(torch.tensor(checked.reshape(len(checked), -1)))
     channels = {row.shape[1] for row in rows}
     if len(channels) > 1:
         raise ThreefoldError(f"sequences with {sorted(channels)} channels; expected the same")

@@ -17,11 +17,8 @@ from threefold.estimators.baselines import class_shares
 from threefold.estimators.fitting import TrainingExamples, encode_rows, softmax
 from threefold.estimators.neural import NeuralEstimator, checked_weights
 from threefold.estimators.racing import RaceModel
-from threefold.estimators.sequence_estimators import (
-    checked_labels,
-    class_names,
-    refuse_one_class,
-)
+from threefold.estimators.sequence_estimators import class_names, refuse_one_class
+from threefold.estimators.sequences import checked_labels
 from threefold.tasks.user_data.settings import ReadSettings
 
 Array = NDArray[Any]

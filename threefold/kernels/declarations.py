@@ -95,6 +95,8 @@ linear_narrow: y workspace | x weight bias? | rows inputs outputs narrow
 linear_codes: y workspace? | x codes scale bias? | rows inputs outputs
 swiglu_forward: y | gate x | count
 swiglu_backward: grad_gate grad_x | grad_y gate x | count
+block_product: y workspace | x weight | rows width block x_stride y_stride turned
+block_product_weight: grad_weight workspace | grad_y x | rows width block x_stride y_stride
 rotary: y | x cos sin starts | batch length heads size half entries back
 rms_norm_workspace: numbers |  | rows size groups
 selective_scan_forward: y new_state states? workspace? | x delta A B C D? gate? delta_bias? state?

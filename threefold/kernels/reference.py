@@ -6,6 +6,8 @@ which runs them where `ops` answers None.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -148,6 +150,15 @@ def _ordered(x: Tensor, lengths: Tensor | None, backwards: bool) -> Tensor:
         places = (lengths[:, None] - 1 - places).clamp(min=0)
         x = x.gather(1, places.unsqueeze(-1).expand(x.shape))
     return torch.where(real, x, 0)
+
+
+def block_products(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Products with block-diagonal matrices [blocks, I, O], side by side."""
+    products = [
+        torch.einsum("blni,nio->blno", torch.unflatten(x, -1, weight.shape[:2]), weight).flatten(-2)
+        for x, weight in zip(inputs, weights, strict=True)
+    ]
+    return products[0] if len(products) == 1 else torch.cat(products, -1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import ops
-from threefold.layers.heads import split_heads
 from threefold.layers.precision import upcast
 
 
@@ -98,4 +97,4 @@ class BlockLinear(nn.Module):
 
 def block_diagonal_product(x: Tensor, weight: Tensor) -> Tensor:
     """x times a block-diagonal matrix, weight [blocks, inputs, outputs]."""
-    return torch.einsum("blni,nio->blno", split_heads(x, len(weight)), weight).flatten(-2)
+    return ops.block_products([x], [weight])

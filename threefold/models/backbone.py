@@ -67,14 +67,26 @@ class Backbone(Model):
             dropout=dropout,
         )
         self.norm = self.stack.final_norm()
-        # As in GPT-2 and Mamba; mixers have already initialised themselves as published.
+        # By default as in GPT-2 and Mamba; mixers have already initialised themselves as published.
+        std = self._embedding_std()
         for module in (self.embedding, self.segments):
             if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=std)
         initialise_stack(self.stack, spec.depth, spec.option("init"))
 
     def check_options(self) -> None:
         """Raise an error if the options of this kind of model do not fit each other."""
+
+    def _embedding_std(self) -> float:
+        std: float = self.spec.option("embedding_std")
+        if std <= 0:
+            raise ThreefoldError(f"{self.name}: embedding_std is {std}, expected a number above 0")
+        if isinstance(self.embedding, Projection) and "embedding_std" in self.spec.options:
+            raise ThreefoldError(
+                f"{self.name}: embedding_std is {std}, but what it reads are vectors, which have "
+                "no embedding; leave it out"
+            )
+        return std
 
     @property
     def input_size(self) -> int:

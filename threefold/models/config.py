@@ -41,12 +41,15 @@ class ModelConfig:
     plugins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # origins of mixers
     members: int = 0  # of an ensemble; 0: one model
     adapters: int = 0  # rank of low-rank adapters that are not merged; 0: none
+    checksums: Mapping[str, str] = field(
+        default_factory=dict
+    )  # SHA-256 of what is neither weights nor alarms
 
     def write(self, path: Path) -> None:
         """Write it as indented JSON."""
         values = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
         values["spec"] = self.spec.to_dict()
-        for name in ("plugins", "adapters", "members"):
+        for name in ("plugins", "adapters", "members", "checksums"):
             if not values[name]:
                 del values[name]
         path.write_text(json_text(values), encoding="utf-8")
@@ -182,8 +185,9 @@ def _fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         "sha256": str,
         "adapters": int,
         "members": int,
+        "checksums": dict,
     }
-    values = {"adapters": 0, "members": 0, **values}
+    values = {"adapters": 0, "members": 0, "checksums": {}, **values}
     for name, expected in types.items():
         if not isinstance(values.get(name), expected):
             raise ThreefoldError(

@@ -23,7 +23,15 @@ from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
 from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.calibration import Calibration
-from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
+from threefold.models.config import (
+    ALARMS,
+    CARD,
+    CONFIG,
+    WEIGHTS,
+    ModelConfig,
+    prepare_folder,
+    read_config,
+)
 from threefold.models.ensemble import build_members, member_count
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
@@ -72,21 +80,27 @@ def load(
     for name, target in unique_tensors(model).items():
         target.data = tensors[name]  # each in its own dtype
     _check_loaded(model, weights)
+    check_files(config, path)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
-    _check_files(config, path)
     model.calibration = Calibration.read(path)
     model.alarms = AlarmCalibration.read(path)
     return model.to(device=device, dtype=dtype).eval()
 
 
-def _check_files(config: ModelConfig, folder: Path) -> None:
-    """Refuse a folder that has lost what its answers depend on, such as the calibration."""
+def check_files(config: ModelConfig, folder: Path) -> None:
+    """Refuse a folder without what its answers depend on, such as scaling, or with another's."""
     for name in config.files:
         if name != CARD and not (folder / name).exists():
             raise ThreefoldError(
                 f"{folder}: {name} is missing, which was saved with this model; copy the whole "
                 "folder again"
+            )
+    for name, checksum in config.checksums.items():
+        if not (folder / name).is_file() or sha256_of(folder / name) != checksum:
+            raise ThreefoldError(
+                f"{folder / name}: damaged, or of another model (SHA-256 differs from that in "
+                f"{CONFIG}); copy the whole folder again"
             )
 
 
@@ -134,17 +148,20 @@ def _write(model: Model, folder: Path) -> None:
         model.calibration.write(folder)
     if model.alarms is not None:
         model.alarms.write(folder)
+    names = sorted(file.name for file in folder.iterdir())
+    others = [name for name in names if name not in (WEIGHTS, ALARMS)]
     config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,
         parameters=model.parameter_count,
         dtype=str(model.dtype).removeprefix("torch."),
         tokenizer=None if model.tokenizer is None else type(model.tokenizer).__name__,
-        files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
+        files=tuple(sorted({CARD, *names})),
         sha256=sha256_of(folder / WEIGHTS),
         plugins={n: e.origin for n, e in registered_in(model.spec.to_dict()).items()},
         adapters=adapter_rank(model),
         members=member_count(model),
+        checksums={name: sha256_of(folder / name) for name in others},
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)

@@ -46,6 +46,7 @@ EMBEDDING_OPTIONS: Mapping[str, Any] = {
 BACKBONE_OPTIONS: Mapping[str, Any] = {
     "dropout": 0.0,
     "init": "default",  # initial weights: default (each layer's own), gpt2 or bert
+    "embedding_std": 0.02,  # standard deviation of a token's initial vector
     **EMBEDDING_OPTIONS,
 }
 ENCODER_OPTIONS: Mapping[str, Any] = {

@@ -10,7 +10,8 @@ import numpy as np
 
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
-from threefold.data.preprocessing.text import WordNumbers
+from threefold.data.preprocessing.text import Tokenize, WordNumbers
+from threefold.data.tokenizers import WordTokenizer
 from threefold.runtime.raw_inputs import RawInput
 
 MOST_UNKNOWN = 0.2  # of all words; more are told
@@ -72,17 +73,28 @@ def _missing_notes(chain: Chain, rows: Sequence[RawInput]) -> list[str]:
 
 
 def _unknown_words(chain: Chain, rows: Sequence[RawInput]) -> list[str]:
-    """A note if many words are unknown; other tokenizers spell or refuse what they do not know."""
-    step: WordNumbers | None = chain.find(WordNumbers)
-    if step is None:
-        return []
-    words = [word for row in rows for word in row.value]
-    unknown = [word for word in words if word not in step.numbers]
+    """A note if many words are unknown to a model that reads words."""
+    numbers: WordNumbers | None = chain.find(WordNumbers)
+    if numbers is not None:
+        words = [word for row in rows for word in row.value]
+        unknown = [word for word in words if word not in numbers.numbers]
+        fate = "were not in the training data, and are all read as one unknown word"
+        return _unknown_note(words, unknown, fate)
+    step: Tokenize | None = chain.find(Tokenize)
+    if step is None or not isinstance(step.tokenizer, WordTokenizer):
+        return []  # other tokenizers spell or refuse what they do not know
+    texts = [part for row in rows for part in step.parts(row.value)]
+    words = [word for text in texts for word in step.tokenizer.words_of(text)]
+    unknown = [word for text in texts for word in step.tokenizer.unknown_words(text)]
+    fate = "are not in the vocabulary of the model, which reads their bytes instead"
+    return _unknown_note(words, unknown, fate)
+
+
+def _unknown_note(words: Sequence[str], unknown: Sequence[str], fate: str) -> list[str]:
+    """What becomes of unknown words, if there are many."""
     if len(unknown) <= MOST_UNKNOWN * len(words):
         return []
     shown = ", ".join(list(dict.fromkeys(unknown))[:MOST_SHOWN])
-    return [
-        f"{len(unknown) / len(words):.0%} of the words ({len(unknown):,} of {len(words):,}) were "
-        f"not in the training data, and are all read as one unknown word: {shown}"
-        + (", …" if len(set(unknown)) > MOST_SHOWN else "")
-    ]
+    more = ", …" if len(set(unknown)) > MOST_SHOWN else ""
+    share = f"{len(unknown) / len(words):.0%} of the words ({len(unknown):,} of {len(words):,})"
+    return [f"{share} {fate}: {shown}{more}"]

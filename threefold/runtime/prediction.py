@@ -179,9 +179,11 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
         known = str(error).startswith(row.source)
         raise ThreefoldError(str(error) if known else f"{row.source}: {error}") from error
     except ValueError as error:
+        scales = chain.find(Standardise)
+        trained = f" of {len(scales.mean)} numbers per element" if scales is not None else ""
         raise ThreefoldError(
             f"{row.source}: has the shape {np.shape(row.value)}, which does not fit the model's "
-            f"training data ({error})"
+            f"training data{trained}"
         ) from error
     return encoded
 

@@ -81,7 +81,11 @@ def _each(inputs: Any, form: str) -> Iterable[Any]:
         return list(inputs)
     if isinstance(inputs, np.ndarray) and form in ("series", "tokens") and inputs.ndim == 2:
         return list(inputs)  # rows are sequences, as in scikit-learn
-    if form == "tokens" and all(isinstance(token, int) for token in inputs):
+    if (
+        form == "tokens"
+        and isinstance(inputs, Iterable)
+        and all(isinstance(token, int) for token in inputs)
+    ):
         return [inputs]
     single = isinstance(inputs, (str, bytes, Path, Mapping, np.ndarray, Sound, Table))
     if single or hasattr(inputs, "columns"):
@@ -92,6 +96,10 @@ def _each(inputs: Any, form: str) -> Iterable[Any]:
         and all(isinstance(word, str) and " " not in word for word in inputs)
     ):
         return [list(inputs)]
+    if not isinstance(inputs, Iterable):
+        raise ThreefoldError(
+            f"the inputs are {inputs!r}; expected one input, a list of them, or a table"
+        )
     return list(inputs)
 
 
@@ -244,6 +252,9 @@ def _media(suffixes: Sequence[str]) -> Any:
                 what = "sounds" if suffixes is SOUND_SUFFIXES else "images"
                 raise _wrong(path, what, f"{', '.join(suffixes)} files")
             return [RawInput(file, str(file)) for file in chosen]
+        if suffixes is SOUND_SUFFIXES and not isinstance(value, Sound):
+            expected = "a path, or Sound(samples, rate) of threefold.data.audio"
+            raise _wrong(value, "sounds", expected)
         return [RawInput(value, "")]
 
     return read

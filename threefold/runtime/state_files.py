@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import threefold
@@ -97,6 +98,22 @@ def write_state(path: str | PathLike[str], contents: StateFile) -> None:
         "sha256": _checksum(tensors, notes_json + position_json + contents.weights),
     }
     write_file(checked_path("path", path), lambda new: write_tensors(new, tensors, metadata))
+
+
+def refuse_other_file(path: Path) -> None:
+    """Refuse a path at which another file than a state would be overwritten."""
+    if not path.exists():
+        return
+    try:
+        with safe_open(path, framework="pt") as file:
+            is_state = (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        is_state = False
+    if not is_state:
+        raise ThreefoldError(
+            f"{path}: exists already, and is not a saved state, which alone would be replaced; "
+            "choose another name, or delete it"
+        )
 
 
 def fingerprint(model: Model) -> str:

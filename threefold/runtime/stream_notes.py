@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 
 def oddities(
-    counts: Counter[str], missing: Counter[str], masked: Sequence[str] | None, binned: bool
+    counts: Counter[str],
+    missing: Counter[str],
+    masked: Sequence[str] | None,
+    binned: bool,
+    unseen: Sequence[str] = (),
 ) -> list[str]:
     """Sentences on what was odd.
 
     counts: of rows by what was odd.  missing: cells by column.  masked: the columns whose missing
     values a model was trained to see marked; None if none are marked.  binned: whether rows are
-    averaged over steps of time.
+    averaged over steps of time.  unseen: columns of which no value has been seen.
     """
     notes = []
     if counts["missing"]:
@@ -22,6 +26,11 @@ def oddities(
         notes.append(
             f"{_rows(counts['missing'])} had missing or absurd values ({listed}), replaced by "
             f"the last value of the column{marked}"
+        )
+    if unseen:
+        notes.append(
+            f"{', '.join(unseen)} had no usable value so far: the answers rest on the mean of "
+            "training in its place, and are worth little"
         )
     if counts["skipped"]:
         several = f"{counts['skipped']:,} lines were not rows of the table, and were left out"

@@ -163,6 +163,7 @@ class RowReader(StreamReader):
     def _note_missing(self, numbers: Array) -> list[str]:
         """The names of the columns that are missing in each row."""
         gone = np.isnan(numbers)
+        self.counts["rows"] += len(numbers)
         self.counts["missing"] += int(gone.any(1).sum())
         counts = gone.sum(0).tolist()
         self.missing.update({n: c for n, c in zip(self.columns, counts, strict=True) if c})
@@ -263,4 +264,5 @@ class RowReader(StreamReader):
         if not told:
             return {}
         masked = self.fill.masked if self.policy == "mask" else None
-        return {**told, "notes": oddities(counts, missing, masked, self.step is not None)}
+        unseen = [n for n in self.columns if self.missing[n] == self.counts["rows"] > 0]
+        return {**told, "notes": oddities(counts, missing, masked, self.step is not None, unseen)}

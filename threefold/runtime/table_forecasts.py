@@ -7,6 +7,7 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
-from threefold.data.row_times import other_clock, other_step
+from threefold.data.row_times import as_trained, other_clock, other_step
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import AmbiguousError, ThreefoldError
@@ -127,7 +128,16 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     series = asked_of_model(preprocessing, lambda: read_series(table, found, settings))
     for part in series:
         check_times(table.name, preprocessing, part)
-    return series
+    return [_with_step(preprocessing, part) for part in series]
+
+
+def _with_step(preprocessing: Preprocessing, series: TimeSeries) -> TimeSeries:
+    """The series with the step of training if its rows are too few to show theirs."""
+    axis, times = series.axis, series.times
+    if preprocessing.time_axis is None or axis is None or times is None:
+        return series
+    trained = TimeAxis.from_dict(preprocessing.time_axis)
+    return replace(series, axis=as_trained(trained, axis, times))
 
 
 def asked_of_model(preprocessing: Preprocessing, read: Callable[[], Read]) -> Read:

@@ -308,6 +308,19 @@ def sample(size: int, limit: int | None) -> NDArray[np.int64]:
     return np.sort(shuffled((0, size), size, range(limit)))
 
 
+def _refuse_absent(name: str) -> None:
+    """Refuse a name that is neither a task nor a path that exists."""
+    if not name:  # Path("") would be the current folder
+        raise ThreefoldError(
+            "DATA is empty; expected a task's name, or the path of a file or folder"
+        )
+    if Path(name).exists():
+        return
+    if "." in name or "/" in name or Path(name).is_symlink():
+        raise not_found(Path(name))
+    raise ThreefoldError(f"{name}: neither a file nor a task has this name; {nearest(name, TASKS)}")
+
+
 def open_data(
     data: DataSettings | str,
     *,
@@ -336,12 +349,7 @@ def open_data(
         return TrainingData(task, settings)
     if name in TASKS:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
-    if not Path(name).exists():
-        if "." in name or "/" in name or Path(name).is_symlink():
-            raise not_found(Path(name))
-        raise ThreefoldError(
-            f"{name}: neither a file nor a task has this name; {nearest(name, TASKS)}"
-        )
+    _refuse_absent(name)
     if settings.options:
         raise ThreefoldError(
             f"data.options is {settings.options!r}, but only tasks have options and {name} is a "

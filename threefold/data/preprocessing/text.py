@@ -49,6 +49,10 @@ class Tokenize(Step):
         """The number of tokens, those below the offset included."""
         return self.tokenizer.vocabulary + self.offset
 
+    def parts(self, data: Any) -> list[str]:
+        """What the tokenizer reads of a text, part by part."""
+        return [data]
+
     def apply(self, data: str) -> Numbers:
         """The tokens of a text."""
         return self.tokenizer.encode(data)[: self.length].astype(np.int64) + self.offset
@@ -69,9 +73,14 @@ class TokenizeMasked(Tokenize):
         """The token that a masked model has to replace."""
         return self.tokenizer.vocabulary
 
+    def parts(self, data: Any) -> list[str]:
+        """The text between the gaps."""
+        text: str = data
+        return text.split(MASK_WORD)
+
     def apply(self, data: str) -> Numbers:
         """The tokens of a text with gaps."""
-        parts = [super(TokenizeMasked, self).apply(part) for part in data.split(MASK_WORD)]
+        parts = [super(TokenizeMasked, self).apply(part) for part in self.parts(data)]
         gap = np.array([self.mask_token], np.int64)
         return np.concatenate([parts[0], *(x for part in parts[1:] for x in (gap, part))])
 
@@ -100,9 +109,13 @@ class TokenizeSentences(Tokenize):
         """The token that ends a sentence."""
         return self.tokenizer.vocabulary
 
+    def parts(self, data: Any) -> list[str]:
+        """The sentences of a text."""
+        return split_sentences(data, self.pattern)
+
     def apply(self, data: str) -> Numbers:
         """The tokens of a document; one that is too long is cut, and ends there."""
-        sentences = split_sentences(data, self.pattern)
+        sentences = self.parts(data)
         if not sentences:
             raise ThreefoldError("the text is empty; expected at least one sentence")
         tokens = np.concatenate([self.sentence(text) for text in sentences])
@@ -167,9 +180,12 @@ class WordPieces(Tokenize):
 
     NAME: ClassVar[str] = "word_pieces"
 
+    def parts(self, data: Any) -> list[str]:
+        """The words, with the space before them."""
+        return [*data[:1], *(f" {word}" for word in data[1:])]
+
     def _pieces(self, words: Sequence[str]) -> list[Numbers]:
-        spaced = [*words[:1], *(f" {word}" for word in words[1:])]
-        return [self.tokenizer.encode(word).astype(np.int64) for word in spaced]
+        return [self.tokenizer.encode(word).astype(np.int64) for word in self.parts(words)]
 
     def apply(self, data: Sequence[str]) -> Numbers:
         """The tokens of words with a space between them, at most `length` of them."""

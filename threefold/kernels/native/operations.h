@@ -172,6 +172,18 @@ THREEFOLD_API int THREEFOLD_NAME(swiglu_backward)(
     real *grad_gate, real *grad_x, const real *grad_y, const real *gate, const real *x,
     int64_t count, int64_t threads);
 
+/* y_rnj = Σ_i x_rni · weight_nij, or weight_nji if `turned`: width / block square blocks of a diagonal.
+ * The strides are those of rows; the workspace has room for (width + 15) · block numbers.
+ *   y, x [rows, width] · weight [width / block, block, block] */
+THREEFOLD_API int THREEFOLD_NAME(block_product)(
+    real *y, real *workspace, const real *x, const real *weight, int64_t rows, int64_t width,
+    int64_t block, int64_t x_stride, int64_t y_stride, int64_t turned, int64_t threads);
+
+/* The gradient of its weight. */
+THREEFOLD_API int THREEFOLD_NAME(block_product_weight)(
+    real *grad_weight, real *workspace, const real *grad_y, const real *x, int64_t rows,
+    int64_t width, int64_t block, int64_t x_stride, int64_t y_stride, int64_t threads);
+
 /* Channels i and i + half of x turned by the angle of pair i at the element's position, or `back`; the
  * channels from 2·half on stay. Element t of row b is at entry starts_b + t of the tables.
  *   y, x [B, L, H, size] · cos, sin [entries, half] · starts [B] */

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from threefold.kernels.dispatch import KERNELS, kernels_loaded
 from threefold.kernels.ops.basic import (
+    block_products,
     embedding,
     linear,
     linear_codes,
@@ -43,6 +44,7 @@ from threefold.kernels.ops.recurrences import (
 
 __all__ = [
     "available",
+    "block_products",
     "cauchy",
     "cell_recurrence",
     "diagonal_recurrence",

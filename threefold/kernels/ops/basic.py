@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from threefold.kernels import block_product as _block_product
 from threefold.kernels import linear as _linear
 from threefold.kernels import matrix_product as _matrix_product
 from threefold.kernels import reference
@@ -82,6 +84,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     wide = _matrix_product.serves(x, weight, bias)
     run = kernel_for("matrix_product", x) if wide else None
     return (run or reference.linear)(x, weight, bias)
+
+
+def block_products(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Products with block-diagonal matrices, side by side: `y_nj = Σ_i x_ni W_nij`.
+
+    inputs `[B, L, N·I]` and as many weights `[N, I, J]`; y `[B, L, Σ N·J]`.
+    """
+    expected = _block_product.expected(inputs, weights)
+    if expected:
+        named = {"x": inputs, "weight": weights}
+        given = {f"{name}{i}": t for name, some in named.items() for i, t in enumerate(some)}
+        refuse("block_products", expected, given)
+    serves = _block_product.serves(inputs, weights)
+    run = kernel_for("block_products", inputs[0]) if serves else None
+    y: Tensor = (run or reference.block_products)(inputs, weights)
+    return y
 
 
 def linear_codes(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -232,8 +232,8 @@ class FormsContent:
                 for name in self.sizes.mixers
             )
             yield (
-                f"At {shared:,} elements, the {other} form takes {ratios[0]:.2g} to "
-                f"{ratios[-1]:.2g} times as long as chunks."
+                f"At {shared:,} elements, the {other} form takes {ratios[0]:.0f} to "
+                f"{ratios[-1]:.0f} times as long as chunks."
             )
 
     def equality(self) -> TableSection:

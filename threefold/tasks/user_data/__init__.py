@@ -152,7 +152,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
         return folder_task(path, reading) if captions is None else table_task(captions, reading)
     if not stat.S_ISREG(path.stat().st_mode):
         raise ThreefoldError(
-            f"{path}: not a regular file; training needs a file or folder that can be read again "
+            f"{path}: not a regular file; expected a file or folder that can be read again "
             "(`threefold stream` reads pipes and devices)"
         )
     suffix = table_suffix(path)

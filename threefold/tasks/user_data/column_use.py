@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from threefold.data.column_types import ColumnFacts
 from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.categories import MOST_CATEGORIES
+from threefold.errors import option
+from threefold.tasks.user_data.description import MOST_SHOWN
 from threefold.tasks.user_data.settings import ReadSettings, setting_name
 
 WORD_KINDS = ("tagger", "captioner", "seq2seq")  # whose single words may all differ
@@ -40,6 +42,14 @@ def why_unusable(facts: ColumnFacts, *also: str, identifier: bool = False) -> st
     if facts.type in ("number", "category", *also):
         return ""
     return {"text": "text", "time": "a time"}.get(facts.type, "lists")
+
+
+def list_reasons(reasons: Mapping[str, str]) -> str:
+    """Why columns are no target, in brackets; of many columns, the first."""
+    shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MOST_SHOWN]]
+    if more := len(reasons) - len(shown):
+        shown.append(f"and {more:,} more")
+    return f" ({'; '.join(shown)}: {option('target')} says to use it)" if shown else ""
 
 
 def why_left_out(kind: str, roles: Roles, settings: ReadSettings) -> str:

@@ -52,6 +52,7 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
     media = [kind for kind in ("sounds", "images") if inside[kind]]
     if media:
         _refuse_mixture(path, inside)
+        _refuse_other_media(path, media[0], reading)
         data = _media(name, inside[media[0]], media[0] == "sounds", reading)
         return examples_task(data, reading)
     if reading.kind in LABELLED and inside["texts"]:
@@ -90,6 +91,14 @@ def _refuse_mixture(path: Path, inside: dict[str, list[Path]]) -> None:
             f"{path}: its subfolders contain {shown} ({examples}); put files of one kind into a "
             "folder of their own"
         )
+
+
+def _refuse_other_media(path: Path, found: str, reading: Reading) -> None:
+    """Refuse images for a model of sounds, and so on."""
+    if reading.preprocessing is not None and reading.preprocessing.form != found.removesuffix("s"):
+        names = {"sound": "sounds", "image": "images", "text": "texts", "file": "texts"}
+        trained = names.get(reading.preprocessing.form, "other data")
+        raise ThreefoldError(f"{path}: contains {found}, but the model was trained on {trained}")
 
 
 def _refuse_without_text(path: Path, files: dict[str, list[Path]]) -> None:

@@ -11,7 +11,12 @@ from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.categories import find_categories
 from threefold.data.tables import Table
 from threefold.errors import AmbiguousError, ThreefoldError, option
-from threefold.tasks.user_data.column_use import find_identifiers, why_left_out, why_unusable
+from threefold.tasks.user_data.column_use import (
+    find_identifiers,
+    list_reasons,
+    why_left_out,
+    why_unusable,
+)
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
     date_questions,
@@ -138,10 +143,8 @@ class _Reader:
         """The error for a table of categories and times only."""
         names = [n for n in self.facts if self.facts[n].type in ("text", "category")]
         if len(names) < 2:
-            return ThreefoldError(
-                f"{self.table.name}: no column of numbers to forecast, and no texts with labels; "
-                f"the columns are {self._types()}"
-            )
+            what = "no column of numbers to forecast, and no texts with labels; the columns are "
+            return self.table.error(None, what + self._types())
         pair = {"features": names[0], "target": (self.targets or names[1:])[0]}
         choices = [name_columns(kind=k, **pair) for k in ("classifier", "seq2seq", "tagger")]
         return self._ambiguous("no column of numbers, and texts that may be labels", choices)
@@ -161,12 +164,9 @@ class _Reader:
         usable = [name for name in numbers if not self._unusable(name)]
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
-            why = [f"{n}: {self._unusable(n)}" for n in numbers]
-            shown = f" ({'; '.join(why)}: {option('target')} says to use it)" if why else ""
-            raise ThreefoldError(
-                f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
-                f"{self._types()}"
-            )
+            shown = list_reasons({name: self._unusable(name) for name in numbers})
+            what = f"no column of numbers to forecast{shown}; the columns are {self._types()}"
+            raise self.table.error(None, what)
         if targets:
             self._ask_about_order(targets[0], usable)
         else:

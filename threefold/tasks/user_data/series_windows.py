@@ -123,23 +123,32 @@ class SeriesWindows:
         for part in values:
             low, high = _bounds(len(part), split) if cut else (0, len(part))
             first = max(low, self.context)
-            begins.append(np.arange(first, high - self.horizon + 1) + offset)
+            begins.append(np.arange(first, max(first, high - self.horizon + 1)) + offset)
             offset += len(part)
-        after = np.concatenate(begins)[:, None] + np.arange(self.horizon)
+        numbers = np.concatenate(begins)
+        if not len(numbers):
+            raise ThreefoldError(self._too_few(offset, split, cut))
+        after = numbers[:, None] + np.arange(self.horizon)
         rows: Numbers = after[np.isfinite(self.targets[after]).any((1, 2)), 0]
-        if len(after) and not len(rows):
+        if not len(rows):
             where = f"the {split} split ({len(after):,} windows)" if cut else f"{offset:,} rows"
             raise ThreefoldError(
                 f"the target {', '.join(self.preprocessing.roles.targets)} has no usable number in "
                 f"{where}, so there is nothing to compare forecasts with"
             )
-        if not len(rows):
-            raise ThreefoldError(
-                f"{offset} time steps are too few for a context of {self.context} and a horizon of "
-                f"{self.horizon}: {split} has no window; give more rows, or a smaller length "
-                f"({setting('data.length', 'N')}) or horizon ({option('horizon', 'N')})"
-            )
         return rows
+
+    def _too_few(self, rows: int, split: str, cut: bool) -> str:
+        steps = "1 time step is" if rows == 1 else f"{rows:,} time steps are"
+        what = (
+            f"{steps} too few for a context of {self.context:,} and a horizon of {self.horizon:,}"
+        )
+        if not cut:
+            return f"{what}, with which the model was trained; give at least one window of rows"
+        return (
+            f"{what}: {split} has no window; give more rows, or a smaller length "
+            f"({setting('data.length', 'N')}) or horizon ({option('horizon', 'N')})"
+        )
 
     def draw(self, split: str, numbers: Numbers) -> Batch:
         """The windows with these numbers; missing targets are NaN."""

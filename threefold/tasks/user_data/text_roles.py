@@ -16,7 +16,7 @@ from threefold.data.preprocessing import Roles
 from threefold.data.tables import Table
 from threefold.errors import AmbiguousError, ThreefoldError, option
 from threefold.tasks.user_data.pictures import IMAGE_SUFFIXES
-from threefold.tasks.user_data.questions import name_columns
+from threefold.tasks.user_data.questions import list_types, name_columns
 from threefold.tasks.user_data.settings import ReadSettings
 
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
@@ -33,6 +33,10 @@ def pair_roles(
     targets = [n for n in texts if n in settings.target_names] or [
         n for n in texts if n.lower() in TARGET_NAMES
     ]
+    if len(texts) < 2:
+        raise ThreefoldError(
+            f"translation needs two columns of texts; the columns are {list_types(facts)}"
+        )
     if len(targets) != 1:
         choices = [name_columns(kind="seq2seq", target=name) for name in texts[:6]]
         raise ambiguous("which column is the translation?", choices)
