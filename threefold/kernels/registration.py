@@ -63,7 +63,7 @@ def differentiate_once(name: str, use: str) -> None:
     differentiate(name, save=lambda ctx, inputs, output: None, backward=refuse)
 
 
-class Measured(NamedTuple):
+class CallShapes(NamedTuple):
     """What follows from the shapes of tensors and from plain values, once for all calls."""
 
     like: int  # the argument whose dtype and device the results have
@@ -91,7 +91,7 @@ class NativeOperation:
         self._tensors = [i for i, _ in inputs]
         self._names = [each.name for _, each in inputs]
         self._alike = [i for i, each in inputs if each.dtype is None]
-        self._measured: dict[tuple[Any, ...], Measured] = {}
+        self._measured: dict[tuple[Any, ...], CallShapes] = {}
         self.dispatched = define(
             declaration.schema, native=native or self.call, shapes=self._shapes
         )
@@ -137,7 +137,7 @@ class NativeOperation:
         results = [values[measured.like].new_empty(shape) for shape in measured.shapes]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _measure(self, values: Sequence[Any]) -> Measured:
+    def _measure(self, values: Sequence[Any]) -> CallShapes:
         declared = self.declaration
         given = declared.given(values)
         sizes = declared.sizes(given)
@@ -145,7 +145,7 @@ class NativeOperation:
             sizes.update(self._add_sizes(given, sizes))
         shapes = declared.result_shapes(given, sizes)
         sizes.update({name: given[name] for name in declared.names if name not in self._names})
-        return Measured(next(i for i in self._alike if values[i] is not None), shapes, sizes)
+        return CallShapes(next(i for i in self._alike if values[i] is not None), shapes, sizes)
 
 
 def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> None:
