@@ -170,11 +170,8 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         values = (*inputs, *_tuple(output))
-        wanted_values = [values[place] for place in kept]
-        tensors = [x if isinstance(x, Tensor) else None for x in wanted_values]
-        ctx.plain = [x if y is None else None for x, y in zip(wanted_values, tensors, strict=True)]
+        _keep(ctx, [values[place] for place in kept])
         ctx.shapes = [getattr(x, "shape", None) for x in inputs]
-        ctx.save_for_backward(*tensors)
         if optional:
             ctx.set_materialize_grads(False)
         if unused:
@@ -191,15 +188,29 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
             )
             values.update({n: x for n, x in zip(results, again, strict=True) if n in saved})
         found = _tuple(backward.dispatched(*[values[name] for name in wanted.names]))
-        grads_out: list[Tensor | None] = [None] * len(places)
-        for i, place in enumerate(places):
-            if place is not None and ctx.needs_input_grad[i]:
-                grad, shape = found[place], ctx.shapes[i]
-                grads_out[i] = grad if grad.shape == shape else grad.reshape(shape)
-        return tuple(grads_out)
+        return _gradients(ctx, found, places)
 
     differentiate(forward.name, save=save, backward=differentiated)
     differentiate_once(wanted.name, use=use)
+
+
+def _keep(ctx: Any, values: Sequence[Any]) -> None:
+    """Save tensors as autograd wants them, and plain values beside them."""
+    tensors = [x if isinstance(x, Tensor) else None for x in values]
+    ctx.plain = [x if y is None else None for x, y in zip(values, tensors, strict=True)]
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(
+    ctx: Any, found: Sequence[Tensor], places: Sequence[int | None]
+) -> tuple[Tensor | None, ...]:
+    """The gradient of each input: the result at its place, in the shape of the input."""
+    grads: list[Tensor | None] = [None] * len(places)
+    for i, place in enumerate(places):
+        if place is not None and ctx.needs_input_grad[i]:
+            grad, shape = found[place], ctx.shapes[i]
+            grads[i] = grad if grad.shape == shape else grad.reshape(shape)
+    return tuple(grads)
 
 
 def _tuple(results: Any) -> tuple[Tensor, ...]:
