@@ -6,7 +6,7 @@ operation that is declared (`declarations.py`), all of it follows from the decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,19 @@ def define(schema: str, *, native: Operation, shapes: Operation) -> Operation:
 def differentiate(name: str, *, save: Operation, backward: Operation) -> None:
     """Register an operation's derivative; `save(ctx, inputs, output)` saves what it needs."""
     torch.library.register_autograd(f"threefold::{name}", backward, setup_context=save, lib=LIBRARY)
+
+
+def save_or_recompute(
+    ctx: Any, given: Tensor, tensors: Sequence[Any], results: Sequence[Any]
+) -> None:
+    """Save what the backward pass of a loop (given, *tensors) → (out, _, saved) needs.
+
+    The inputs are needed only to compute again what was not saved: `ctx.saved` says which.
+    """
+    out, _, saved = results
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(saved)
+    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 
 def differentiate_once(name: str, use: str) -> None:
