@@ -11,12 +11,14 @@ from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import Interval
+from threefold.lab.report import cost_figures
 from threefold.lab.report.evidence import best_lines, evidence, use_commands
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
 from threefold.lab.report.recommendation import recommended
 from threefold.lab.report.report import BaselineResult, BestModel, Contender, Report
 from threefold.lab.report.sentences import still_learning
+from threefold.lab.report.story import with_story
 from threefold.lab.report.summary import summary
 from threefold.lab.report.tables import caption, columns
 
@@ -116,11 +118,26 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     made = told(contender("mamba"), contender("lstm"))
     titles = [title for title, _, _ in columns(made)]
     assert titles[-2].startswith("peak training memory at ") and titles[-2].endswith(" tokens")
-    short = contender("lstm")
+    # A model that was not measured at the longest length is compared at the longest of its own.
+    long, short = contender("mamba"), contender("lstm")
+    long = replace(long, cost=replace(long.cost, memory=((16, 512.0), (64, 8192.0))))
     short = replace(short, cost=replace(short.cost, memory=((16, 1024.0),)))
-    title, cells, best = columns(told(contender("mamba"), short))[-2]
-    assert title == "peak training memory" and best is None
-    assert "1 KiB at 16 tokens" in cells
+    report = told(long, short)
+    title, cells, best = columns(report)[-2]
+    assert title == "peak training memory at 16 tokens" and cells == ["512 B", "1 KiB"]
+    assert best == 0 and report.ranked[0].name == "mamba"
+    texts = {figure.title: figure.description for figure in cost_figures.memory(report)}
+    assert texts["Peak training memory"] == "Best model at 16 tokens: mamba."
+
+
+def test_the_story_of_the_demo_explains_scores_and_who_won() -> None:
+    worse, better = (
+        replace(told(contender("mamba")), baselines=(b,)) for b in (baseline(0.9), baseline(3.0))
+    )
+    won, lost = (" ".join(with_story(r, "a text").subject.story) for r in (worse, better))
+    assert "n-grams, which count what follows the last few bytes, need 0.9; mamba" in won
+    assert "bytes are called tokens" in won and "“a text”" in won
+    assert "That n-grams won is no mistake." in won and "no mistake" not in lost
 
 
 SAVED = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
@@ -209,6 +226,22 @@ def test_the_lead_over_a_simple_method_has_an_interval_over_test_examples() -> N
     assert "a is ahead of the best baseline" in page(alone)
     same = replace(sure, test_margins={"b": Interval(0.0, 0.0, 30, 0.99)})
     assert "Over test examples: a and b score the same on each of 30 examples." in evidence(same)
+
+
+def test_a_saved_simple_method_is_used_even_if_models_still_learn() -> None:
+    falling = replace(contender("mamba"), runs=tuple(
+        replace(run, curve=tuple(
+            point._replace(score=5.0 - 0.1 * number) for number, point in enumerate(run.curve)
+        ))
+        for run in contender("mamba").runs
+    ))  # fmt: skip
+    made = replace(told(falling), baselines=(baseline(0.9),))
+    assert summary(made)[-1].startswith("Next: repeat this with a longer --time, because mamba")
+    saved = replace(SAVED, name="n-grams", command="threefold predict race/best-baseline data.csv")
+    assert summary(replace(made, best_baseline=saved))[-1] == (
+        "Next: use it, threefold predict race/best-baseline data.csv; or repeat this with a longer "
+        "--time, because mamba was still improving."
+    )
 
 
 def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:

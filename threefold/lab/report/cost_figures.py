@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.report.figure_parts import baselines, models
 from threefold.lab.report.report import BaselineResult, Report
+from threefold.lab.report.results import longest_common
 
 
 def speed(report: Report) -> Iterator[Figure]:
@@ -34,11 +35,9 @@ def memory(report: Report) -> Iterator[Figure]:
 
 def _cost(report: Report, title: str, field: str, quantity: str, unit: str, better: str) -> Figure:
     lines = [Line(c.name, series, getattr(c.cost, field)) for series, c in models(report)]
-    ends = {line.name: line.points[-1][1] for line in lines if line.points}
-    best = (max if better == "high" else min)(ends, key=lambda n: ends[n]) if ends else "none"
-    text = f"Best model at the longest length: {best}."
+    text = _best_at(lines, better, f"{report.subject.element}s")
     simple = _baseline_points(report, BASELINE_COSTS[field]) if field in BASELINE_COSTS else []
-    if simple and ends:
+    if simple and text:
         lines += simple
         text += " Baselines are single points at the length of the data, measured in batches."
     lengths = sorted({x for line in lines for x, _ in line.points})
@@ -49,6 +48,21 @@ def _cost(report: Report, title: str, field: str, quantity: str, unit: str, bett
         Axis(f"length, {report.subject.element}s", "count", True, at=tuple(lengths)),
         Axis(quantity, unit, True, better),
     )
+
+
+def _best_at(lines: Sequence[Line], better: str, elements: str) -> str:
+    """Which model is best at the longest length at which all were measured."""
+    measured = [line for line in lines if line.points]
+    found = longest_common([[(int(x), y) for x, y in line.points] for line in measured])
+    if found is None:
+        return "The models were measured at different lengths." if measured else ""
+    length, values = found
+    best = (max if better == "high" else min)(values)
+    names = [line.name for line, value in zip(measured, values, strict=True) if value == best]
+    return f"Best model at {length:,} {elements}: {names[0]}." if len(names) == 1 else EQUAL
+
+
+EQUAL = "At the longest length that all have, several models are equal and best."
 
 
 # The costs that are also known of baselines.

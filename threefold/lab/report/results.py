@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -69,6 +69,20 @@ class Cost:
     decode: tuple[tuple[int, float], ...] = ()  # seconds per element after that many
     memory: tuple[tuple[int, float], ...] = ()  # peak bytes of a training step with batch size 1
     state: tuple[tuple[int, float], ...] = ()  # bytes per stream after that many elements
+
+
+def longest_common(costs: Sequence[Sequence[tuple[int, float]]]) -> tuple[int, list[float]] | None:
+    """The longest length at which all that was measured was, and the values; NaN if unmeasured.
+
+    A model that is too slow or too large at long inputs has no points there, so that the last
+    points of two models cannot be compared.
+    """
+    measured = [dict(points) for points in costs if points]
+    shared = set.intersection(*map(set, measured)) if measured else set()
+    if not shared:
+        return None
+    length = max(shared)
+    return length, [dict(points).get(length, math.nan) for points in costs]
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,10 @@ def _next(report: Report, chosen: Contender | BaselineResult) -> str:
     if falling:
         names = join_words(falling)
         verb = "was" if len(falling) == 1 else "were"
-        return f"Next: repeat this with a longer --time, because {names} {verb} still improving."
+        why = f"repeat this with a longer --time, because {names} {verb} still improving."
+        if isinstance(chosen, BaselineResult) and report.best_baseline is not None:
+            return f"Next: {_use_baseline(report)}; or {why}"
+        return f"Next: {why}"
     if isinstance(chosen, BaselineResult):
         return f"Next: {_use_baseline(report)}, or give the models more data or a longer --time."
     if report.verdict.kind != "best" and len(report.contenders) > 1 and seeds < ENOUGH_SEEDS:

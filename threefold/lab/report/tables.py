@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report
-from threefold.lab.report.results import calibration_error
+from threefold.lab.report.results import calibration_error, longest_common
 
 Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell; None: no row
 
@@ -95,18 +95,13 @@ def columns(report: Report) -> list[Column]:
 def _bytes_column(
     title: str, costs: Sequence[Sequence[tuple[int, float]]], element: str
 ) -> list[Column]:
-    """The bytes at the longest measured length, with that length; nothing if not measured."""
-    lengths = {points[-1][0] for points in costs if points}
-    if not lengths:
+    """The bytes at the longest length at which all were measured; nothing if there is none."""
+    found = longest_common(costs)
+    if found is None:
         return []
-    numbers = [_last(points) for points in costs]
+    length, numbers = found
     cells = [format_value(value, "bytes") for value in numbers]
-    if len(lengths) == 1:
-        best = _best_row(numbers, "low")
-        return [(f"{title} at {lengths.pop():,} {element}s", cells, best)]
-    # Bytes at different lengths cannot be compared, so none of them is best.
-    at = [f" at {points[-1][0]:,} {element}s" if points else "" for points in costs]
-    return [(title, [cell + length for cell, length in zip(cells, at, strict=True)], None)]
+    return [(f"{title} at {length:,} {element}s", cells, _best_row(numbers, "low"))]
 
 
 def _best_row(numbers: list[float], best: str) -> int | None:
@@ -136,7 +131,3 @@ def caption(report: Report) -> str:
 
 def _quality(report: Report, contender: Contender) -> str:
     return report.subject.score(contender.quality.mean, contender.quality.half)
-
-
-def _last(points: Sequence[tuple[int, float]]) -> float:
-    return points[-1][1] if points else math.nan
