@@ -24,10 +24,16 @@ def test_a_short_series_is_measured_beside_its_baselines() -> None:
     assert all(0 < share <= 1 and off > 0 for share, off in result.coverages.values())
 
 
+def test_a_level_that_leaves_the_training_range_is_followed() -> None:
+    result = measure("drift", ForecastStudy(rows=12_000, steps=3, width=8))
+    assert result.start.startswith("ridge")  # which reads the level
+    assert result.error < 0.9 * min(result.baselines.values())
+
+
 def test_a_mistyped_series_is_refused() -> None:
     with pytest.raises(ThreefoldError, match="did you mean 'sensors'"):
         next(table(["sensor"], ForecastStudy()))
-    assert len(SERIES) == 6
+    assert len(SERIES) == 7
 
 
 def test_the_bootstrap_error_is_that_of_a_mean() -> None:

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 import threefold
+from tests.tolerances import assert_close
+from threefold.classical.linear_forecasts import ForecastWindows, LinearForecast, bounded
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.models.forecaster import Forecaster
 from threefold.training.config import RunConfig
 from threefold.training.preparation import prepare
@@ -82,6 +85,86 @@ def test_a_history_shorter_than_the_lags_is_continued_backwards() -> None:
     with torch.no_grad():
         short, long = (model.respond(rows, last=True)[0] for rows in (constant, longer))
     assert float((model.point_forecast(short) - model.point_forecast(long)).abs().max()) < 0.2
+
+
+def around_a_level(rows: int, level: float) -> Any:
+    """Noise that returns to a level: a filter that reads the level forecasts it best."""
+    random = np.random.default_rng(0)
+    y = np.zeros(rows)
+    for t in range(1, rows):
+        y[t] = 0.5 * y[t - 1] + random.standard_normal()
+    return y + level
+
+
+def test_a_level_that_leaves_the_training_range_moves_the_forecast(tmp_path: Path) -> None:
+    settings = {"data.length": 16, "model.width": 16, "model.depth": 1}
+    run = threefold.train(
+        {"y": around_a_level(2000, 50.0)}, target="y", horizon=2, mixers="gru", steps=2,
+        folder=tmp_path, settings=settings,
+    )  # fmt: skip
+    start = json.loads((tmp_path / "summary.json").read_text())["linear_start"]
+    assert not start["moves_with_level"] and start["moves_beyond_training"]
+    model = threefold.load(tmp_path)
+    same = threefold.evaluate(tmp_path, {"y": around_a_level(2000, 50.0)}, split="test")
+    assert run.summary["bands"] == same["by_target"]["y"]["intervals"]  # training says it, too
+    assert isinstance(model, Forecaster) and model.start is not None
+    assert bool(model.start.reach.isfinite().all()) and bool(model.start.level.any())
+    here, far = around_a_level(600, 50.0), around_a_level(600, 5000.0)
+    forecasts = {
+        name: np.concatenate([part.columns["y+1"] for part in threefold.stream(run.model, rows)])
+        for name, rows in (("here", here), ("far", far))
+    }
+    errors = {
+        "here": np.abs(forecasts["here"][40:-1] - here[41:]).mean(),
+        "far": np.abs(forecasts["far"][40:-1] - far[41:]).mean(),
+    }
+    last = np.abs(here[40:-1] - here[41:]).mean()
+    assert errors["far"] < 1.1 * errors["here"] < 0.97 * 1.1 * last
+    # The same in a stream, in a forecast and in an evaluation.
+    newest = threefold.predict(model, {"y": far})[0]
+    assert abs(newest["y"] - forecasts["far"][-1]) < 1e-2
+    again = threefold.evaluate(model, {"y": far}, split="test")
+    assert again["mae"] < 1.3 * errors["here"]
+
+
+def test_a_level_range_is_only_taken_where_it_does_no_harm() -> None:
+    t = torch.arange(4000, dtype=torch.float64)
+    growing = torch.exp(t / 800).view(-1, 1, 1)  # y_{t+1} = e^{1/800} y_t, which the level tells
+    windows = growing.view(-1, 1).unfold(0, 8, 1).transpose(1, 2)
+    parts = [
+        ForecastWindows(windows[a:b], growing.view(-1)[a + 8 : b + 8].view(-1, 1, 1))
+        for a, b in ((0, 3000), (3000, 3900))
+    ]
+    taps = torch.zeros(1, 1, 1, dtype=torch.float64)
+    rate = torch.full((1, 1), float(np.exp(1 / 800) - 1), dtype=torch.float64)
+    exact = LinearForecast("exact", taps, rate, torch.zeros(1, dtype=torch.float64), {})
+    assert bounded(exact, *parts, rows=4).bounds is None
+    inside = ForecastWindows(parts[0].inputs[::7], parts[0].targets[::7])
+    moving = bounded(exact, parts[0], inside, rows=4)
+    assert moving.bounds is not None
+    assert torch.equal(moving.predict(inside.inputs), exact.predict(inside.inputs))
+    far = inside.inputs + 1000.0
+    shifted = moving.predict(far) - 1000.0
+    further = moving.predict(far + 500.0) - 1500.0
+    assert float((shifted - further).abs().max()) < 1e-9
+
+
+def test_rare_spikes_do_not_set_the_scale() -> None:
+    random = np.random.default_rng(0)
+    y = random.standard_normal(3000)
+    plain = Standardise.fit([y], ["y"], robust=True)
+    assert plain == Standardise.fit([y], ["y"])  # nothing is far outside
+    spiked = y.copy()
+    spiked[::100] += 500.0
+    robust = Standardise.fit([spiked], ["y"], robust=True)
+    assert robust.deviation[0] < 3 < Standardise.fit([spiked], ["y"]).deviation[0]
+    assert_close(
+        torch.from_numpy(robust.invert(robust.apply(spiked[:, None]))[:, 0]),
+        torch.from_numpy(spiked),
+    )
+    heavy = np.exp(4 * y)
+    scale = Standardise.fit([heavy], ["y"], robust=True)
+    assert np.abs(scale.apply(heavy[:, None])).max() <= 1000 * (1 + 1e-9)  # still believed
 
 
 def test_a_level_far_away_costs_no_precision() -> None:

@@ -9,11 +9,11 @@ from sklearn import metrics
 
 from tests.tolerances import TOLERANCES
 from threefold.data.time_stamps import TimeAxis
+from threefold.models.calibration import interval_coverages
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.training.evaluations.classification import ClassificationCounts
 from threefold.training.evaluations.forecasts import (
     forecast_errors,
-    interval_coverages,
     quantile_errors,
 )
 from threefold.training.evaluations.regression import (

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from threefold.training.time_budget import MOST_JUDGING
 
 Cost = Callable[[bool, float], float]  # (whether a step of training, now) → seconds
 LIMIT = 100.0
-MODULES = ("estimate", "loop", "preparation", "time_budget", "trainer")
 
 
 @dataclass
@@ -52,9 +50,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
     def make(*options: Any) -> Machine:
         made = Machine(*options)
-        clock = SimpleNamespace(monotonic=lambda: made.now, perf_counter=lambda: made.now)
-        for name in MODULES:
-            monkeypatch.setattr(f"threefold.training.{name}.time", clock)
+        monkeypatch.setattr("threefold.training.clock._read", lambda: made.now)
         monkeypatch.setattr("threefold.training.preparation.build", made.build)
         return made
 

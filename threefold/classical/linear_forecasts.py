@@ -2,13 +2,14 @@
 
 The last value, the value of a season ago, a ridge autoregression and Holt–Winters smoothing of a
 window are all linear in the window, so each is such a filter; the one of least held-out error is
-chosen.  L = 0: the forecast moves with the level of the series.
+chosen.  L = 0: the forecast moves with the level of the series.  Else it may be bounded: it moves
+with a level far from those that were seen (`LevelRange`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,9 +25,34 @@ SHARES = (1.0, 0.75, 0.5, 0.25)  # of the context, as numbers of lags
 # Share of the error by which more lags must be better, and as many as the context has: those leave
 # a network one forecast of each context to learn from.
 MORE_LAGS, ALL_LAGS = 0.005, 0.02
+UNBOUNDED = 0.005  # share of the error by which levels that were not seen must tell something
+SMALLEST_REACH = 1e-6  # of the level of a constant series
 MOST_FEATURES = 1536  # of a ridge
 SMOOTHED_WINDOWS = 4000  # with more of them a ridge needs no help from smoothing
 LONGEST_SMOOTHED = 200  # elements
+
+
+@dataclass(frozen=True)
+class LevelRange:
+    """Which means of the last rows were seen; y_t counts with its mean as far as that is known."""
+
+    rows: int
+    middle: Tensor  # [targets]
+    reach: Tensor  # [targets]: the largest distance of a mean from the middle
+
+    @classmethod
+    def of(cls, inputs: Tensor, targets: int, rows: int) -> LevelRange:
+        """The range of windows [N, C ≥ rows, columns]."""
+        means = inputs[:, -rows:, :targets].double().mean(1)
+        middle = means.mean(0)
+        return cls(rows, middle, (means - middle).abs().amax(0).clamp(min=SMALLEST_REACH))
+
+    def excess(self, inputs: Tensor) -> Tensor:
+        """How much of the means of windows is not believed, [N, targets]."""
+        offset = inputs[:, -self.rows :, : len(self.middle)].double().mean(1) - self.middle
+        inside = torch.clamp(offset, -self.reach, self.reach)
+        beyond = (offset - inside).abs()
+        return offset - inside * (1 - beyond / self.reach).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -38,6 +64,7 @@ class LinearForecast:
     level: Tensor  # [targets, H · targets]
     offset: Tensor  # [H · targets]
     facts: dict[str, float]  # such as season and strength
+    bounds: LevelRange | None = None
 
     @property
     def lags(self) -> int:
@@ -55,12 +82,25 @@ class LinearForecast:
         rows = inputs[:, -self.lags :].double().flip(1).clone()
         last = rows[:, 0, :targets].clone()
         rows[:, :, :targets] -= last.unsqueeze(1)
-        change = rows.flatten(1) @ self.taps.flatten(0, 1) + last @ self.level + self.offset
+        level = last if self.bounds is None else last - self.bounds.excess(inputs)
+        change = rows.flatten(1) @ self.taps.flatten(0, 1) + level @ self.level + self.offset
         return last.unsqueeze(1) + change.reshape(len(rows), -1, targets)
 
     def error(self, inputs: Tensor, targets: Tensor) -> float:
         """The mean absolute error; missing targets do not count."""
         return float((self.predict(inputs) - targets.double()).abs().nanmean())
+
+
+def bounded(
+    chosen: LinearForecast, train: ForecastWindows, held_out: ForecastWindows, rows: int
+) -> LinearForecast:
+    """The filter, bounded to the levels of training unless that is worse on held-out windows."""
+    if chosen.moves_with_level:
+        return chosen
+    bounds = LevelRange.of(train.inputs, train.targets.shape[2], rows)
+    moving = replace(chosen, bounds=bounds)
+    errors = [part.error(held_out.inputs, held_out.targets) for part in (moving, chosen)]
+    return chosen if errors[0] > (1 + UNBOUNDED) * errors[1] else moving
 
 
 def repeat_value(columns: int, targets: int, horizon: int, season: int = 0) -> LinearForecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,10 +26,16 @@ def defaults(
     configurations: Annotated[int | None, typer.Option(min=1, help="Settings to try.")] = None,
     time: Annotated[str | None, typer.Option(metavar="DURATION", help="Of each training.")] = None,
     seed: Seed = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Keeps finished trainings; a study with this folder resumes."),
+    ] = None,
 ) -> None:
-    """Compare the default settings of `threefold train` with a random search of equal times."""
+    """Compare the default settings of `threefold train` with a random search of equal times.
+
+    Times are processor time of one thread, so that other processes do not count.
+    """
     import tempfile
-    from pathlib import Path
 
     from threefold.errors import nearest
     from threefold.lab.studies.default_settings import DefaultsSearch, lines
@@ -38,5 +45,7 @@ def defaults(
         raise ThreefoldError(f"--preset {preset}: {nearest(preset, PRESETS)}")
     count, duration = PRESETS[preset]
     study = DefaultsSearch(configurations or count, as_seconds(time or duration), seed)
-    with tempfile.TemporaryDirectory() as folder:
-        say_lines(lines(kinds or [], study, Path(folder)))
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary) if folder is None else folder
+        place.mkdir(parents=True, exist_ok=True)
+        say_lines(lines(kinds or [], study, place))

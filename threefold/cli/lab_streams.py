@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from threefold.cli.lab import Seed, say_lines
+from threefold.errors import ThreefoldError, nearest
 
 
 def alarms(
@@ -30,11 +31,20 @@ def streams(
         str | None, typer.Option(help="Comma-separated; default: mamba,gru,gla,linear_attention.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 400,
+    width: Annotated[int, typer.Option(min=1, help="Model width.")] = 64,
+    depth: Annotated[int, typer.Option(min=1, help="Number of blocks.")] = 2,
+    trained_on: Annotated[
+        str | None, typer.Option(help="windows or streams; default: both, each a model.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="File for the figure (SVG).")] = None,
     seed: Seed = 0,
 ) -> None:
     """Measure bits per byte along a stream, for models trained on windows and on streams."""
-    from threefold.lab.studies.streams import StreamStudy, lines
+    from threefold.lab.studies.streams import TRAININGS, StreamStudy, lines
 
+    if trained_on is not None and trained_on not in TRAININGS:
+        raise ThreefoldError(f"--trained-on {trained_on}: {nearest(trained_on, TRAININGS)}")
+    trainings = tuple(TRAININGS) if trained_on is None else (trained_on,)
+    plan = StreamStudy(steps=steps, width=width, depth=depth, trainings=trainings, seed=seed)
     names = [name.strip() for name in (mixers or "").split(",") if name.strip()]
-    say_lines(lines(text, names, StreamStudy(steps=steps, seed=seed), figure))
+    say_lines(lines(text, names, plan, figure))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -287,6 +287,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
             if split == "test" and "test_examples" in summary:
                 text += _sample_text(trained, shlex.quote(str(folder)))
             facts.append((label, text))
+    if summary.get("bands"):
+        facts.append(("bands", _bands_text(summary["bands"])))
     facts.append(("chance level", output.chance_text(summary)))
     if result.kept_step is not None:
         facts.append(("kept", _kept_text(result.kept_step)))
@@ -309,6 +311,13 @@ def _sample_text(trained: TrainedRun, folder: str) -> str:
     total = "" if trained.data is None else f" of {trained.data.task.size('test'):,}"
     sample = f"{trained.summary['test_examples']:,}{total} examples"
     return f" (of a sample of {sample}; of all: threefold evaluate {folder})"
+
+
+def _bands_text(bands: Sequence[Mapping[str, Any]]) -> str:
+    """What each band holds of the test values."""
+    known = [band for band in bands if band["actual"] is not None]
+    shares = [f"{band['nominal']:.0%} band holds {band['actual']:.1%}" for band in known]
+    return f"the {', the '.join(shares)} of the test values" if shares else "no value is known"
 
 
 def _kept_text(step: int) -> str:

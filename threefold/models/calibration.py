@@ -1,12 +1,14 @@
 """Bands that hold: quantiles shifted by what was seen on held-out windows (split conformal).
 
     score   e = (y − ŷ_q) / w,   w = ŷ_max − ŷ_min + a tenth of its mean
-    band    ŷ_q + w · e at p,     p = ⌊q (n + 1)⌋ / (n + 1) below the median, ⌈q (n + 1)⌉ above
+    band    ŷ_q + w · e at p,     p = q + (q − ½) / n
 
 For each step ahead, target and level q: of windows like those that come, a share q lies below.  n
-is the number of windows that do not overlap.  Fewer than 1/q − 1 of them (below the median;
-1/(1 − q) − 1 above) cannot say so.  The scores are kept at some probabilities, so that a stream can
-ask for another level (`adaptive_bands.py`).
+is the number of windows that do not overlap.  p lies further out than q because, of n scores in
+order, number q (n + 1) has the share q below it on average.  Between two scores it is interpolated:
+taking the outer one would make a 95 % band of 110 windows hold 96.4 %.  Fewer than 1/q − 1 windows
+(below the median; 1/(1 − q) − 1 above) cannot say so.  The scores are kept at some probabilities,
+so that a stream can ask for another level (`adaptive_bands.py`).
 Romano, Patterson & Candès 2019, "Conformalized Quantile Regression".
 """
 
@@ -136,6 +138,26 @@ class Calibration:
         return cls(**{name: tensors[name].numpy() for name in names})
 
 
+def interval_coverages(
+    quantiles: Array, levels: Sequence[float], truth: Array
+) -> list[dict[str, Any]]:
+    """For each pair of quantiles around the median: the nominal and the actual coverage."""
+    known = np.isfinite(truth)
+    y, q = truth[known], quantiles[known]
+    intervals = []
+    for low, high in zip(range(len(levels) // 2), reversed(range(len(levels))), strict=False):
+        inside = (y >= q[:, low]) & (y <= q[:, high])
+        intervals.append(
+            {
+                "from": levels[low],
+                "to": levels[high],
+                "nominal": round(levels[high] - levels[low], 9),
+                "actual": float(inside.mean()) if len(y) else None,
+            }
+        )
+    return intervals
+
+
 def smallest_count(level: float) -> int:
     """The fewest held-out windows that can calibrate a level."""
     return math.ceil(round(1 / min(level, 1 - level), 9)) - 1
@@ -160,9 +182,9 @@ def _scale(widths: Array, mean: Array) -> Array:
 
 
 def _conformal(scores: Array, level: float, independent: int) -> float:
-    """The score, of those in order, below which a share `level` of new ones lies."""
-    place = level * (independent + 1)
-    rank = math.floor(place + 1e-9) if level < 0.5 else math.ceil(place - 1e-9)
-    place = rank / (independent + 1) * (len(scores) + 1)
-    rank = math.floor(place + 1e-9) if level < 0.5 else math.ceil(place - 1e-9)
-    return float(scores[min(max(rank, 1), len(scores)) - 1])
+    """The score, of those in order, below which a share `level` of new ones lies on average."""
+    if independent < smallest_count(level):
+        return float(scores[0] if level < 0.5 else scores[-1])
+    count = len(scores)
+    place = (level + (level - 0.5) / independent) * count - 0.5
+    return float(np.interp(place, np.arange(count), scores))

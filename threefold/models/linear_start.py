@@ -1,7 +1,11 @@
 """Where a forecaster starts: a linear filter of the last P elements, with a state of its own.
 
-    ŷ_{t+h} = y_t + Σ_k T_{h,k} [y_{t−k} − y_t; u_{t−k}] + L_h y_t + c_h
+    ŷ_{t+h} = y_t + Σ_k T_{h,k} [y_{t−k} − y_t; u_{t−k}] + L_h (y_t − m_t + believed(m_t)) + c_h
+    believed(m) = m within reach of the middle, and the middle from twice the reach on
 
+m_t is the mean of the last P elements; training saw it within reach of its middle.  A series whose
+level leaves for where nothing was seen is forecast as one in the middle, moved to where it is.  The
+network's inputs are y_t − m_t + believed(m_t), or y_t − m_t if the filter reads no level (L = 0).
 The filter is fitted once, before training (`classical/linear_forecasts.py`), and its numbers are
 saved with the weights.  Before the first element there is nothing: the first one is repeated.
 """
@@ -22,7 +26,7 @@ class StartOutput(NamedTuple):
     """What the filter says about every element."""
 
     forecast: Tensor  # [B, L, horizon, channels]
-    series: Tensor  # [B, L, channels]: the input of the network, without the level if that drifts
+    series: Tensor  # [B, L, channels]: the input of the network, without a level that drifts
     state: State
 
 
@@ -35,6 +39,8 @@ class LinearStart(nn.Module):
     deviation: Tensor  # [horizon, channels]: of the errors
     drifts: Tensor  # 1 if the level is left to the filter, 0 if the network reads it
     spread: Tensor  # [channels]: by which the network's inputs are divided
+    middle: Tensor  # [channels]: of the means of P elements in training
+    reach: Tensor  # [channels]: the largest distance of such a mean from there
 
     def __init__(self, lags: int, inputs: int, channels: int, horizon: int) -> None:
         super().__init__()
@@ -46,6 +52,8 @@ class LinearStart(nn.Module):
         self.register_buffer("deviation", torch.ones(horizon, channels))
         self.register_buffer("drifts", torch.ones(()))
         self.register_buffer("spread", torch.ones(channels))
+        self.register_buffer("middle", torch.zeros(channels))
+        self.register_buffer("reach", torch.full((channels,), torch.inf))
         self.shapes: Shapes = {"window": (lags - 1, inputs), POSITION: ()}
 
     @full_precision
@@ -57,37 +65,42 @@ class LinearStart(nn.Module):
         fresh = (position == 0).view(-1, 1, 1)
         window = torch.where(fresh, inputs[:, :1].expand_as(window), window)
         past = torch.cat([window.to(inputs.dtype), inputs], 1)
-        shown = past[:, -self.lags :] if last and lengths is None else past
+        centred, level = self._levels(past)
+        at_level = centred + level
+        shown = past
+        if last and lengths is None:
+            shown, at_level = past[:, -self.lags :], at_level[:, -1:]
         newest = shown[:, self.lags - 1 :, : self.channels].unsqueeze(2)
-        change = self._change(shown)
+        change = self._change(shown, at_level)
         forecast = newest + change.reshape(*change.shape[:2], self.horizon, self.channels)
-        series = inputs[..., : self.channels] - self.drifts * self._mean(past)
         after = {
             "window": self._last(past, lengths).to(state["window"].dtype),
             POSITION: position + (inputs.shape[1] if lengths is None else lengths),
         }
+        series = centred + (1 - self.drifts) * level
         return StartOutput(forecast, series / self.spread, after)
 
-    def _change(self, past: Tensor) -> Tensor:
-        """The change that is forecast after each element from the P-th on, [B, L, outputs].
+    def _levels(self, past: Tensor) -> tuple[Tensor, Tensor]:
+        """y_t − m_t and believed(m_t) for each element from the P-th on, [B, L, channels].
 
-        All is relative to one value of the row: a level far from 0 costs no precision.
+        Sums are relative to one value of the row: a level far from 0 costs no precision.
         """
+        reference = past[:, :1, : self.channels]
+        series = past[..., : self.channels] - reference
+        mean = F.avg_pool1d(series.mT, self.lags, 1).mT
+        level = believed_level(mean + reference, self.middle, self.reach)
+        return series[:, self.lags - 1 :] - mean, level
+
+    def _change(self, past: Tensor, at_level: Tensor) -> Tensor:
+        """The change that is forecast after each element from the P-th on, [B, L, outputs]."""
         count = self.channels
-        reference = past[:, :1, :count]
-        rows = torch.cat([past[..., :count] - reference, past[..., count:]], -1)
+        rows = torch.cat([past[..., :count] - past[:, :1, :count], past[..., count:]], -1)
         newest = rows[:, self.lags - 1 :, :count]
         # Σ T [y_{t−k} − y_t] = Σ T y_{t−k} − (Σ T) y_t
-        own = self.level - self.taps[:, :count].sum(0)
         kernel = self.taps.permute(2, 1, 0).flip(2)
         change = F.conv1d(rows.mT, kernel.to(rows.dtype)).mT
-        return change + newest @ own.to(rows.dtype) + self.offset + reference @ self.level
-
-    def _mean(self, past: Tensor) -> Tensor:
-        """The mean of the last P elements of the series, for each element."""
-        reference = past[:, :1, : self.channels]
-        offset = past[..., : self.channels] - reference
-        return F.avg_pool1d(offset.mT, self.lags, 1).mT + reference
+        change = change - newest @ self.taps[:, :count].sum(0).to(rows.dtype)
+        return change + at_level.to(rows.dtype) @ self.level.to(rows.dtype) + self.offset
 
     def _last(self, past: Tensor, lengths: Tensor | None) -> Tensor:
         """The last P − 1 elements of each row."""
@@ -95,3 +108,11 @@ class LinearStart(nn.Module):
             return past[:, past.shape[1] - self.lags + 1 :].clone()
         places = lengths.view(-1, 1) + torch.arange(self.lags - 1, device=past.device)
         return past[torch.arange(len(past), device=past.device)[:, None], places]
+
+
+def believed_level(mean: Tensor, middle: Tensor, reach: Tensor) -> Tensor:
+    """A mean within reach of the middle; beyond, it returns to the middle as fast as it left."""
+    offset = mean - middle
+    inside = torch.clamp(offset, -reach, reach)
+    share = (1 - (offset - inside).abs() / reach).clamp(min=0)
+    return middle + inside * share

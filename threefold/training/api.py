@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from threefold.data.readers import checked_path
@@ -17,6 +16,7 @@ from threefold.tasks.table import TASKS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.datasets import batch_size_of
 from threefold.tasks.user_data.settings import join_names
+from threefold.training import clock
 from threefold.training.config import RunConfig
 from threefold.training.defaults import suit
 from threefold.training.durations import parse_duration
@@ -107,7 +107,7 @@ def _prepare(
     folder: Path | None,
 ) -> tuple[PreparedRun, RunConfig]:
     """Open the model to start from and the data, and build the model."""
-    started = monotonic()
+    started = clock.now()
     in_memory = from_model if isinstance(from_model, Model) else None
     if from_model is not None and in_memory is None:
         model = config.model.model_copy(update={"from_model": str(from_model)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from threefold.errors import ThreefoldError
+from threefold.training import clock
 from threefold.training.devices import computing, memory_of, move, place, synchronize
 from threefold.training.evaluation import evaluate
 from threefold.training.objectives import Objective
@@ -65,13 +65,13 @@ def estimate_step(
     with preserve_random_state(), _preserved_buffers(model):
         for repeat in range(repeats):
             seed_step(settings.seed, 0)
-            start = time.perf_counter()
+            start = clock.now()
             hooks = saved_tensors_hooks(record, lambda tensor: tensor)
             with hooks if repeat == 0 else nullcontext(), computing(device, settings.precision):
                 loss = objective(model, rows, None, carry=settings.carry_state, progress=0.0).loss
             loss.backward()  # type: ignore[no-untyped-call]
             synchronize(device)
-            times.append(time.perf_counter() - start)
+            times.append(clock.now() - start)
             model.zero_grad(set_to_none=True)
     model.train(was_training)
     storages = [parameter.untyped_storage() for parameter in model.parameters()]
@@ -100,12 +100,12 @@ def estimate_evaluation(
 
     The first batch takes longer, since it finds all caches empty; it only counts if it is alone.
     """
-    times = [time.perf_counter()]
+    times = [clock.now()]
     evaluate(
         model,
         islice(batches, repeats + 1),
         objective=objective,
-        on_batch=lambda *_: times.append(time.perf_counter()),
+        on_batch=lambda *_: times.append(clock.now()),
     )
     times = times[1:] if len(times) > 2 else times
     return (times[-1] - times[0]) / (len(times) - 1) * len(batches)

@@ -23,7 +23,7 @@ from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
-from threefold.training.calibrating import calibrate
+from threefold.training.calibrating import band_coverages, calibrate
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
@@ -231,6 +231,8 @@ def _conclude(
         summary["carried_state"] = carried
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
+    if scores is not None and isinstance(model, Forecaster):
+        summary["bands"] = band_coverages(model, data, prepared.test_examples)
     if scores is not None and scores[1] < data.task.size("test"):
         summary["test_examples"] = scores[1]
     if trained.folder is not None:

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.classical.linear_forecasts import ForecastWindows, LinearForecast, choose_linear
+from threefold.classical.linear_forecasts import (
+    ForecastWindows,
+    LinearForecast,
+    bounded,
+    choose_linear,
+)
+from threefold.data.preprocessing.numbers import without_outliers
 from threefold.models.forecaster import Forecaster
 from threefold.tasks.task import Task
 
@@ -42,6 +48,7 @@ class FittedStart:
             "lags": chosen.lags,
             **chosen.facts,
             "moves_with_level": chosen.moves_with_level,
+            "moves_beyond_training": chosen.moves_with_level or chosen.bounds is not None,
             "valid_errors": self.held_out,
         }
 
@@ -64,11 +71,12 @@ def fit_start(task: Task[Any], *, current: int = 0, lags: int | None = None) -> 
     """Fit the filters to a task of forecasts and choose one; lags=None: chosen, too."""
     train, valid = (_windows(task, split) for split in ("train", "valid"))
     chosen, errors = choose_linear(train, valid, current=current, lags=lags)
-    residuals = train.targets.double() - chosen.predict(train.inputs)
     length = max(chosen.lags, int(LEAST_LAGS * task.length), 1)
+    chosen = bounded(chosen, train, valid, length)
+    residuals = train.targets.double() - chosen.predict(train.inputs)
     series = train.inputs[:, -length:, : train.targets.shape[2]].double()
     offset = series[:, -1] - series.mean(1) if chosen.moves_with_level else series[:, -1]
-    spread = offset.square().mean(0).sqrt()
+    spread = _spread(offset)
     spread = torch.where(spread > 0, spread, 1.0)
     return FittedStart(chosen, length, residuals, spread, errors)
 
@@ -77,7 +85,7 @@ def apply_start(model: Forecaster, start: FittedStart) -> None:
     """Write a filter to a model, whose network then begins with nothing to add."""
     assert model.start is not None
     chosen = start.filter
-    deviation = start.residuals.square().nanmean(0).sqrt().nan_to_num(1.0)
+    deviation = _spread(start.residuals).nan_to_num(1.0)
     deviation = deviation.clamp(min=SMALLEST_DEVIATION)
     taps = torch.zeros_like(model.start.taps, dtype=torch.float64)
     taps[: chosen.lags] = chosen.taps
@@ -89,10 +97,18 @@ def apply_start(model: Forecaster, start: FittedStart) -> None:
         "drifts": torch.tensor(float(chosen.moves_with_level)),
         "spread": start.spread,
     }
+    if chosen.bounds is not None:
+        numbers |= {"middle": chosen.bounds.middle, "reach": chosen.bounds.reach}
     with torch.no_grad():
         for name, value in numbers.items():
             getattr(model.start, name).copy_(value)
     model.start_from(start.residuals / deviation)
+
+
+def _spread(offsets: Tensor) -> Tensor:
+    """The root mean square of each column of [N, …], without outliers; NaN if nothing is known."""
+    rows = torch.from_numpy(without_outliers(offsets.flatten(1).numpy()))
+    return rows.square().nanmean(0).sqrt().view(offsets.shape[1:])
 
 
 def _windows(task: Task[Any], split: str) -> ForecastWindows:

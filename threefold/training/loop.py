@@ -6,7 +6,6 @@ called again.  One step is `trainer.py`'s.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from threefold.runtime.interrupts import Interrupts
+from threefold.training import clock
 from threefold.training.distributed import ProcessGroup
 from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.reporters import LoggingReporter, Reporter, ReporterGroup
@@ -62,9 +62,9 @@ def train(
     ):
         trainer.start(run_folder, reporter, identity or {})
         if validation is not None and (trainer.evaluation_is_missing or trainer.is_before_start):
-            began = time.perf_counter()
+            began = clock.now()
             trainer.evaluate_and_record(validation, reporter, interrupt)
-            trainer.count_other_time(time.perf_counter() - began)
+            trainer.count_other_time(clock.now() - began)
         while not trainer.result.stopped:
             _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()
@@ -84,7 +84,7 @@ def _advance(
     validation: Iterable[Any] | None,
 ) -> None:
     """One step of the run: train, evaluate if due, report, log and save."""
-    result, start = trainer.result, time.perf_counter()
+    result, start = trainer.result, clock.now()
     before = result.seconds
     if not trainer.step(run_folder):
         reporter.warn(
@@ -103,4 +103,4 @@ def _advance(
         trainer.evaluate_and_record(validation, reporter, interrupt)
     reporter.on_step(trainer)
     trainer.log_and_save(run_folder, reporter)
-    trainer.count_other_time(time.perf_counter() - start - (result.seconds - before))
+    trainer.count_other_time(clock.now() - start - (result.seconds - before))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +16,7 @@ from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.models.table import KINDS, build
 from threefold.tasks.task import Task
+from threefold.training import clock
 from threefold.training.config import RunConfig
 from threefold.training.decisions import check_decision
 from threefold.training.devices import place
@@ -79,7 +79,7 @@ def prepare(
     start: the model of `config.model.from_model`, if it is open already.  started: when a time
     limit began, on the monotonic clock; default: now.
     """
-    started = time.monotonic() if started is None else started
+    started = clock.now() if started is None else started
     if config.threads:
         torch.set_num_threads(config.threads)
     start = start or open_start(config)

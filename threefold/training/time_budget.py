@@ -6,10 +6,10 @@ is therefore known in times of a training step, and is reserved at the speed of 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from threefold.training import clock
 from threefold.training.distributed import ProcessGroup
 
 LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
@@ -41,7 +41,7 @@ class TimeBudget:
 
         All ranks must agree on the time, so that they end at the same step.
         """
-        elapsed = time.monotonic() - self.started
+        elapsed = clock.now() - self.started
         self.earlier = spent + max(self.before - elapsed, 0.0)  # with pretraining, if done before
         self.before, self.step, self.validation, self.test = group.broadcast(
             max(self.before, elapsed), self.step, self.validation, self.test
@@ -80,11 +80,11 @@ class TimeBudget:
 
     def begin_test(self) -> None:
         """The test is next: what was done since the last step, such as saving, is not its time."""
-        self.test_started = time.monotonic()
+        self.test_started = clock.now()
 
     def test_is_late(self) -> bool:
         """Whether the test must end now."""
-        now, end = time.monotonic(), self.started + self.limit - self.earlier - self.finishing
+        now, end = clock.now(), self.started + self.limit - self.earlier - self.finishing
         return now > end and (self.test_started is None or now > self.test_started + self.grace)
 
     def validation_is_late(self) -> bool:
@@ -92,4 +92,4 @@ class TimeBudget:
         together = self.validation + self.test
         test = self.judging * self.test / together if together else 0.0
         end = self.started + self.limit - self.earlier - self.finishing
-        return time.monotonic() > end - test
+        return clock.now() > end - test

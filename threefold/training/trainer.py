@@ -8,7 +8,6 @@ graph (truncated back-propagation), and reset in the rows where a document start
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,6 +21,7 @@ from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+from threefold.training import clock
 from threefold.training.devices import computing, device_of, move, place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ema import ExponentialMovingAverage
@@ -95,7 +95,7 @@ class Trainer:
         self.last_checkpoint: Path | None = None
         self.budget: TimeBudget | None = None  # of a run with a time limit
         if settings.time is not None:
-            self.budget = TimeBudget(settings.time, time.monotonic())
+            self.budget = TimeBudget(settings.time, clock.now())
         self.result = Result()
         model.train()
 
@@ -123,7 +123,7 @@ class Trainer:
 
     def step(self, run_folder: RunFolder | None = None) -> bool:
         """Forward, backward, clip, update; False if the run was rolled back instead."""
-        start = time.perf_counter()
+        start = clock.now()
         step, count = self.result.steps, self.settings.gradient_accumulation
         seed_step(self.settings.seed, step, self.group.rank)
         batches = [self._rows(step * count + i) for i in range(count)]
@@ -141,7 +141,7 @@ class Trainer:
         self.result.losses.append(loss)
         self.result.learning_rates.append(self.optimizer.param_groups[0]["lr"])
         self.result.tokens += self.group.ranks * sum(map(_elements, batches))
-        seconds = time.perf_counter() - start
+        seconds = clock.now() - start
         if self.budget is not None:
             seconds = self.group.broadcast(seconds)[0]
             self.budget.count_step(seconds)
@@ -233,7 +233,7 @@ class Trainer:
         self, validation: Iterable[Any], reporter: Reporter, interrupt: Interrupts
     ) -> None:
         """Evaluate, or end the run as interrupted if there is a signal meanwhile."""
-        start = time.perf_counter()
+        start = clock.now()
         scores = self.evaluate(validation, interrupt)
         if scores is None:
             self.result.stopped = "interrupted"
@@ -250,7 +250,7 @@ class Trainer:
         self, budget: TimeBudget, batches: int, start: float, reporter: Reporter
     ) -> None:
         """Note how long all batches of a validation take, and say it if some were left out."""
-        done, seconds = self.group.broadcast(self.evaluated, time.perf_counter() - start)
+        done, seconds = self.group.broadcast(self.evaluated, clock.now() - start)
         budget.count_validation(seconds * batches / max(done, 1))
         if done < batches:
             reporter.warn(f"validated on {done:,.0f} of {batches:,} batches: the time is over")

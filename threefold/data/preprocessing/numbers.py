@@ -15,6 +15,8 @@ from threefold.errors import ThreefoldError
 Array = NDArray[Any]
 ABSURD = 1e4  # deviations from the training mean, beyond which a number is not believed
 MOST_ABSURD = 1 / 20  # of the numbers of a column; if more are far away, that is how they are
+FENCE = 10.0  # interquartile ranges beyond the quartiles where outliers begin
+FARTHEST = 1000.0  # deviations within which all numbers of training are
 POLICIES = ("mask", "carry", "refuse")
 
 
@@ -33,17 +35,21 @@ class Standardise(Step):
         values: Array | Sequence[Array],
         columns: Sequence[str],
         unscaled: Collection[str] = (),
+        robust: bool = False,
     ) -> Standardise:
         """Mean and deviation of the known values of arrays [n, columns], absurd ones left out.
 
-        unscaled: columns of codes, which stay as they are.
+        unscaled: columns of codes, which stay as they are.  robust: values far outside the
+        quartiles count as the farthest that is not (`without_outliers`).
         """
         rows = np.concatenate([np.reshape(part, (-1, len(columns))) for part in values])
         known = np.where(np.isfinite(rows), rows, np.nan).astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             for column in known.T:
                 column[absurd_numbers(column)] = np.nan
-            mean, deviation = _moments(known)
+            mean, deviation = _moments(without_outliers(known) if robust else known)
+            farthest = np.fmax.reduce(np.abs(known - mean), 0, initial=0.0)
+        deviation = np.maximum(deviation, farthest / FARTHEST)
         usable = np.isfinite(deviation) & (deviation > 1e-9 * np.abs(mean)) & (deviation > 0)
         deviation = np.where(usable, deviation, 1.0)  # a constant column only loses its mean
         kept = np.array([name in unscaled for name in columns], bool)
@@ -102,6 +108,24 @@ def absurd_numbers(column: Array) -> NDArray[np.bool_]:
     if not len(places) or places[0] < first:
         return none
     return np.asarray(np.abs(column - centre) >= ordered[places[0]])
+
+
+def without_outliers(rows: Array) -> Array:
+    """Columns of [n, columns] clipped to FENCE interquartile ranges beyond their quartiles.
+
+    Nearly all columns stay as they are.  One with rare spikes, whose deviation would be that of the
+    spikes, is scaled by what it is like between them.
+    """
+    clipped = np.array(rows, np.float64)
+    for column in clipped.T:
+        present = column[~np.isnan(column)]
+        if not len(present):
+            continue
+        low, high = np.quantile(present, (0.25, 0.75))
+        reach = FENCE * (high - low)
+        if 0 < reach < np.inf:
+            np.clip(column, low - reach, high + reach, out=column)
+    return clipped
 
 
 def _moments(known: Array) -> tuple[Array, Array]:

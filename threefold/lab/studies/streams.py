@@ -20,7 +20,7 @@ from threefold.training.evaluations.figures import position_chart
 from threefold.training.stream_errors import stream_errors
 
 MIXERS = ("mamba", "gru", "gla", "linear_attention")
-TRAININGS = {"windows": False, "carried state": True}
+TRAININGS = {"windows": False, "streams": True}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class StreamStudy:
     width: int = 64
     depth: int = 2
     length: int = 128
+    trainings: tuple[str, ...] = tuple(TRAININGS)
     seed: int = 0
 
 
@@ -56,8 +57,8 @@ def lines(
     yield "|---|---|---|---|---|---|"
     curves: dict[str, Any] = {}
     for mixer in mixers or MIXERS:
-        for name, carry in TRAININGS.items():
-            places = measure(text, mixer, carry, plan)
+        for name in plan.trainings:
+            places = measure(text, mixer, TRAININGS[name], plan)
             curves[f"{mixer}, {name}"] = places
             yield _line(mixer, name, places)
             if figure is not None:

@@ -251,7 +251,8 @@ def _fit_scale(
 ) -> Standardise | SeriesScales:
     """One scale, or one for each of several series."""
     if found.roles.series is None:
-        return Standardise.fit([part.values for part in train], columns, found.categories)
+        all_rows = [part.values for part in train]
+        return Standardise.fit(all_rows, columns, found.categories, robust=True)
     values = {part.name: part.values for part in train}
     return SeriesScales.fit(values, columns, found.categories)
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError
+from threefold.models.calibration import interval_coverages
 from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.tasks.user_data.series_windows import OriginScales, SeriesWindows
 from threefold.training.evaluations.forecasts import (
     forecast_errors,
-    interval_coverages,
     quantile_errors,
 )
 from threefold.training.evaluations.measures import MOST_WORST, Array, Measure

@@ -51,23 +51,3 @@ def quantile_errors(quantiles: Array, levels: Sequence[float], truth: Array) -> 
         inside = (y >= q[:, 0]) & (y <= q[:, -1])
         values["coverage"] = float(inside.mean())
     return values
-
-
-def interval_coverages(
-    quantiles: Array, levels: Sequence[float], truth: Array
-) -> list[dict[str, Any]]:
-    """For each pair of quantiles around the median: the nominal and the actual coverage."""
-    known = np.isfinite(truth)
-    y, q = truth[known], quantiles[known]
-    intervals = []
-    for low, high in zip(range(len(levels) // 2), reversed(range(len(levels))), strict=False):
-        inside = (y >= q[:, low]) & (y <= q[:, high])
-        intervals.append(
-            {
-                "from": levels[low],
-                "to": levels[high],
-                "nominal": round(levels[high] - levels[low], 9),
-                "actual": float(inside.mean()) if len(y) else None,
-            }
-        )
-    return intervals
