@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import threefold
 from tests.crossings import count_crossings
@@ -421,3 +423,64 @@ def test_equal_tuples_are_the_same_and_those_with_tensors_are_not_compared() -> 
     held = (Held(torch.ones(3)),)
     assert validity._same_entries(entries(held), entries(held))
     assert not validity._same_entries(entries(held), entries((Held(torch.ones(3)),)))
+
+
+def test_a_default_device_is_not_where_a_recorded_step_writes() -> None:
+    model, state = made(("mamba", "attention", "local_attention", "lstm", "rnn")), None
+    tokens, expected = torch.tensor([3, 5]), model.empty_state(2)
+    for _ in range(2):  # recorded there, then replayed there
+        with torch.device("meta"), torch.no_grad():
+            found, state = model.step(tokens, state or model.empty_state(2))
+    assert model.programs
+    for _ in range(2):
+        wanted, expected = ordinary(model, expected)
+    assert_close(found, wanted)
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_every_operation() -> None:
+    model = made(("mamba", "rnn"))
+    state = prepared(model)
+    expected, _ = stepped(model, states.clone(state))
+    with Counting() as counting:
+        found, _ = stepped(model, state)
+    assert_close(found, expected)
+    assert {"selective_scan", "short_convolution", "rms_norm"} <= set(counting.seen)
+
+
+@pytest.mark.parametrize("name", ["mamba", "gla", "gated_delta_net", "lstm", "rwkv7"])
+def test_a_traced_step_follows_its_input(name: str) -> None:
+    mixer = threefold.mixer(name, width=16).eval()
+    x = torch.randn(2, 1, 16)
+    with torch.no_grad():
+        _, state = mixer(torch.randn(2, 5, 16))
+        mixer(x, state, form="step")
+        traced = make_fx(lambda x: mixer(x, state, form="step")[0])(x)
+        other = torch.randn(2, 1, 16)
+        assert_close(traced(other), mixer(other, state, form="step")[0])
+
+
+def test_the_first_recorded_step_may_be_the_last_that_positions_allow() -> None:
+    options = {"positions": "learned", "max_length": 12}
+    model = LanguageModel(
+        Spec("language", 16, 1, "attention", vocabulary=9, options=options)
+    ).eval()
+    with torch.no_grad():
+        _, state = model(torch.ones(1, 11, dtype=torch.int64))
+        y, state = model.step(torch.ones(1, dtype=torch.int64), state)
+        assert_close(y, model(torch.ones(1, 12, dtype=torch.int64))[0][:, -1])
+        with pytest.raises(ThreefoldError, match="12"):
+            model.step(torch.ones(1, dtype=torch.int64), state)

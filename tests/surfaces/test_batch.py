@@ -17,7 +17,7 @@ from threefold.memory import slots
 from threefold.memory import state as states
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
-from threefold.runtime.batch import LiveBatch
+from threefold.runtime.batch import LiveBatch, RowsDroppedError
 from threefold.runtime.decoding import Engine
 from threefold.runtime.sampling import Sampling
 from threefold.runtime.slot_decoder import GROUP, FixedShapes, fixed_shapes
@@ -273,6 +273,9 @@ def test_unknown_rows_ended_rows_and_closed_batches_are_refused() -> None:
         row = batch.admit([1], max_tokens=1)
         with pytest.raises(ThreefoldError, match="row 5 is unknown"):
             batch.cancel(5)
+        for other in (True, [0], None):
+            with pytest.raises(ThreefoldError, match="is unknown; expected what admit returned"):
+                batch.cancel(other)  # type: ignore[arg-type]
         run(batch)
         with pytest.raises(ThreefoldError, match="row 0 has already ended"):
             batch.cancel(row)
@@ -302,3 +305,43 @@ def test_a_batch_of_greedy_rows_is_generate_at_any_count() -> None:
     rows = {batch.admit([n], max_tokens=20, sampling=Sampling(temperature=0)): n for n in range(5)}
     for row, tokens in run(batch, 7).items():
         assert tokens == generated(model, [rows[row]], max_tokens=20, temperature=0)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_row_that_cannot_go_on_is_dropped_and_the_others_lose_nothing(
+    deterministic: bool, count: int
+) -> None:
+    model = language_model("lstm", "attention", positions="learned", max_length=20)
+    sampling = Sampling(temperature=1.0)
+    batch = LiveBatch(model, deterministic=deterministic)
+    prompts = {batch.admit([n, 7], max_tokens=12, sampling=sampling, seed=n): n for n in range(11)}
+    long = batch.admit([1] * 15, max_tokens=30, seed=0)
+    state = model.empty_state(1)
+    state["0"]["mixer"]["memory"]["hidden"].fill_(torch.nan)
+    broken = batch.admit([1], max_tokens=5, state=state, seed=0)
+    tokens: dict[int, list[int]] = {row: [] for row in (*prompts, long, broken)}
+    dropped = []
+    while batch:
+        try:
+            for token in batch.step(count):
+                tokens[token.row].append(token.token)
+        except RowsDroppedError as error:
+            dropped += error.rows
+            with pytest.raises(ThreefoldError, match="has already ended"):
+                batch.cancel(error.rows[0])
+    assert dropped == [broken, long]
+    assert tokens[broken] == [] and len(tokens[long]) >= 4
+    for row, n in prompts.items():
+        assert tokens[row] == generated(model, [n, 7], max_tokens=12, temperature=1.0, seed=n)
+
+
+def test_a_failure_of_all_rows_says_so_and_leaves_an_empty_batch() -> None:
+    model = language_model("gru")
+    batch = LiveBatch(model)
+    rows = tuple(batch.admit([n], max_tokens=9, seed=n) for n in range(3))
+    batch.step()
+    model.norm.weight.data.fill_(torch.nan)
+    with pytest.raises(RowsDroppedError, match="row 0 was dropped: the logits contain NaN") as said:
+        batch.step()
+    assert said.value.rows == rows and not len(batch) and batch.step() == []

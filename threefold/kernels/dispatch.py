@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from threefold.kernels import library
+from threefold.kernels.replay.activity import active_recorder
 
 # Types whose memory a kernel may read directly; subclasses may store something else there.
 PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
@@ -113,16 +116,30 @@ def needs_definition() -> bool:
     return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
 
 
+def operations_watched() -> bool:
+    """Whether something sees every operation of torch: a mode of the user, `make_fx`, a trace.
+
+    A device by default (`with torch.device(…)`) is a mode, too, but sees nothing.
+    """
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+        return True
+    if not torch._C._len_torch_function_stack():
+        return False
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return not all(isinstance(mode, DeviceContext) for mode in modes)
+
+
 def may_call_directly(*inputs: Tensor | None) -> bool:
     """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
 
-    Only for plain tensors without gradients: autograd, subclasses, function transforms and
-    compilation need the dispatcher.
+    Only for plain tensors without gradients: autograd, subclasses, function transforms, traces,
+    modes and compilation need the dispatcher. What records a step sees direct calls.
     """
     return (
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not transforms_active()
+        and (active_recorder() is not None or not operations_watched())
         and all(x is None or (type(x) in PLAIN_TENSOR_TYPES and not x.is_neg()) for x in inputs)
     )
 

@@ -28,7 +28,7 @@ def twiddle_factors(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _twiddle_factors(size: int) -> Tensor:
-    stages = [torch.zeros(0, dtype=torch.float64)]
+    stages = [torch.zeros(0, dtype=torch.float64, device="cpu")]
     n = 4
     while n <= size:
         turns = torch.arange(n // 4, dtype=torch.float64).unsqueeze(1) * torch.arange(1, 4) / n

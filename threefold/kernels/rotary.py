@@ -78,10 +78,12 @@ def run(query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor) -> _P
     first, last = min(rows), max(rows) + length
     with torch.no_grad():
         if last - first <= 2 * length:
-            places, starts = torch.arange(first, last), position - first
+            places, starts = torch.arange(first, last, device=position.device), position - first
         else:
-            places = (position.unsqueeze(1) + torch.arange(length)).flatten()
-            starts = length * torch.arange(len(rows))
+            places = (
+                position.unsqueeze(1) + torch.arange(length, device=position.device)
+            ).flatten()
+            starts = length * torch.arange(len(rows), device=position.device)
         angle = places.unsqueeze(1) * frequencies
         tables = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
     turned: _Pair = operation(query, key, *tables, starts, False)

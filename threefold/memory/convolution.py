@@ -32,6 +32,7 @@ from threefold.kernels.online_convolution import (
     record_online_step,
 )
 from threefold.kernels.replay.activity import active_recorder, unwatched
+from threefold.kernels.replay.listing import CannotRecordError
 from threefold.memory.buffer import grow, spans_of
 from threefold.memory.state import State, memory_dtype
 
@@ -121,6 +122,11 @@ class MixingFilter:
         length, wide = context.shape[1], memory_dtype(context.dtype)
         x = context.to(wide)
         if form == "step":
+            if active_recorder() is not None:
+                raise CannotRecordError(
+                    "a filter between all channels: its product with all elements so far takes "
+                    "longer than the calls"
+                )
             y = (x.flip(1).flatten(1) @ self.kernel[:length].flatten(0, 1).to(wide)).unsqueeze(1)
         else:
             y = self._transformed(x)[:, first:]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels.autocast import under_autocast
-from threefold.kernels.replay.activity import recording
+from threefold.kernels.replay.activity import active_recorder
 
 
 def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
@@ -29,7 +29,7 @@ def check_range(
 ) -> None:
     """Raise an error if a real token is not in the vocabulary; `aligned` is 0 at padding."""
     # A recorded step refuses such tokens itself.
-    if torch.compiler.is_compiling() or tokens.is_meta or recording():
+    if torch.compiler.is_compiling() or tokens.is_meta or active_recorder() is not None:
         return
     low, high = aligned.aminmax()
     if low >= 0 and high < size:

@@ -55,6 +55,15 @@ class BatchRow(SlotRow):
     scored: bool = False
 
 
+class RowsDroppedError(ThreefoldError):
+    """Rows that could not go on were dropped from a batch; all others can be stepped on."""
+
+    def __init__(self, failed: Sequence[tuple[BatchRow, ThreefoldError]]) -> None:
+        self.rows = tuple(row.id for row, _ in failed)
+        reasons = "; ".join(f"row {row.id} was dropped: {error}" for row, error in failed)
+        super().__init__(f"batch: {reasons}")
+
+
 class LiveBatch:
     """Live rows of one language model, each with its own prompt, sampling settings and end.
 
@@ -92,6 +101,7 @@ class LiveBatch:
         self._reading: deque[BatchRow] = deque()
         self._rows: dict[int, BatchRow] = {}  # all that have not ended
         self._next_id = 0
+        self._held: list[BatchToken] = []  # chosen by a step that then raised an error
 
     def __len__(self) -> int:
         """The number of rows that have not ended, waiting ones included."""
@@ -157,12 +167,22 @@ class LiveBatch:
         """Read a piece of the prompts, then choose a token for each row whose prompt has been read.
 
         count: up to so many tokens of each row at once, as long as no row joins or ends.
+        `RowsDroppedError`: a row cannot go on (NaN, or the model's largest length), and has been
+        dropped; the next call steps all others, and returns what this one had chosen already.
         """
         self._check_open()
         _at_least_one("count", count)
         joined = self._read_prompts()
         steps = count if not self._reading and not joined else 1
-        chosen = [token for decoder in self._decoders for token in self._step_group(decoder, steps)]
+        chosen, self._held = self._held, []
+        for decoder in self._decoders:
+            try:
+                chosen += self._step_group(decoder, steps)
+            except ThreefoldError as error:
+                self._held = chosen
+                if isinstance(error, RowsDroppedError):
+                    self._forget(error.rows)
+                raise
         for token in chosen:
             if token.finish_reason:
                 del self._rows[token.row]
@@ -173,19 +193,26 @@ class LiveBatch:
     def cancel(self, row: int) -> None:
         """End a row: it gets no more tokens, and its slot is free for the next one."""
         self._check_open()
-        if row not in self._rows:
+        if not is_integer(row) or row not in self._rows:
             known = is_integer(row) and 0 <= row < self._next_id
             raise ThreefoldError(
                 f"batch: row {row!r} "
                 + ("has already ended" if known else "is unknown; expected what admit returned")
             )
-        found = self._rows.pop(row)
+        found = self._rows[row]
         found.finish_reason = "cancelled"
         for queue in (self._waiting, self._reading):
             if found in queue:
                 queue.remove(found)
+        self._forget((row,))
         for decoder in self._decoders:
             decoder.forget()
+
+    def _forget(self, rows: Sequence[int]) -> None:
+        """Leave out rows that ended without a last token."""
+        for row in rows:
+            del self._rows[row]
+        self._held = [token for token in self._held if token.row not in rows]
 
     def close(self) -> None:
         """Forget all rows; the batch cannot be used afterwards."""
@@ -194,6 +221,7 @@ class LiveBatch:
         self._waiting.clear()
         self._reading.clear()
         self._rows.clear()
+        self._held = []
 
     def _read_prompts(self) -> bool:
         """Read pieces of prompts, in turns, until the budget is used; whether a row has joined."""
@@ -205,8 +233,8 @@ class LiveBatch:
             try:
                 count, logits = self._read_piece(row)
             except ThreefoldError as error:
-                del self._rows[row.id]
-                raise ThreefoldError(f"batch: row {row.id} was dropped: {error}") from error
+                self._forget((row.id,))
+                raise RowsDroppedError([(row, error)]) from error
             budget -= count
             if row.prompt is not None:
                 self._reading.append(row)
@@ -240,6 +268,21 @@ class LiveBatch:
         rows = decoder.live
         if not rows:
             return []
+        try:
+            return self._choose(decoder, rows, count)
+        except ThreefoldError as error:
+            failed = [(row, why) for row, why in decoder.failing() if isinstance(row, BatchRow)]
+            if failed:
+                for row, _ in failed:
+                    row.finish_reason = "dropped"
+                raise RowsDroppedError(failed) from error
+            if count == 1:
+                raise
+            return self._choose(decoder, rows, 1)  # the failure is not in the next step
+
+    def _choose(
+        self, decoder: SlotDecoder, rows: Sequence[DecodingRow], count: int
+    ) -> list[BatchToken]:
         scored = [row for row in rows if isinstance(row, BatchRow) and row.scored]
         # In a group, whether another row joins decides how tokens are chosen: always the same way.
         shared = self.deterministic and decoder.size != 1

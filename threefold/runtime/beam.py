@@ -18,7 +18,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.runtime.sampling import check_max_tokens, is_integer
+from threefold.runtime.sampling import check_max_tokens, check_numbers, is_integer
 from threefold.runtime.stops import Stops
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]  # one token per row, as the model's `step`
@@ -123,8 +123,7 @@ def _extend(
     """Extend each prefix by a token: return the parent of each new prefix and its token, [B, k]."""
     beams, vocabulary = totals.shape[1], logits.shape[1]
     log_probabilities = logits.double().log_softmax(-1).view(len(rows), beams, vocabulary)
-    if bool(log_probabilities.isnan().any()):
-        raise ThreefoldError("the logits contain NaN; did the training diverge?")
+    check_numbers(log_probabilities)
     candidates = (totals.unsqueeze(-1) + log_probabilities).flatten(1)
     values, indices = candidates.topk(min(candidate_count, candidates.shape[1]), -1)
     parents = torch.zeros(len(rows), settings.beams, dtype=torch.int64)

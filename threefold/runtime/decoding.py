@@ -287,7 +287,14 @@ class TokenDecoder:
 
 def choose_tokens(logits: Tensor, rows: Sequence[DecodingRow]) -> list[int]:
     """Choose a token for each row from logits [B, V], each by the row's own settings."""
-    numbers = torch.from_numpy(_draw(rows))
+    numbers = torch.from_numpy(_next_numbers(rows))
+    tokens = _chosen(logits, rows, numbers)
+    for row in rows:  # not where choosing failed: another try has the same numbers
+        row.draws += 1
+    return tokens
+
+
+def _chosen(logits: Tensor, rows: Sequence[DecodingRow], numbers: Tensor) -> list[int]:
     groups: dict[Sampling, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row.sampling, []).append(index)
@@ -312,12 +319,10 @@ def _choose(
     return tokens
 
 
-def _draw(rows: Sequence[DecodingRow]) -> NDArray[np.float64]:
+def _next_numbers(rows: Sequence[DecodingRow]) -> NDArray[np.float64]:
     """The next random number of each row."""
     keys = np.array([row.keys for row in rows], dtype=np.uint64)
     positions = np.array([row.draws for row in rows], dtype=np.int64)
-    for row in rows:
-        row.draws += 1
     return hashed_by_keys(keys[:, 0], keys[:, 1], positions)
 
 

@@ -53,8 +53,8 @@ class TokenLoop:
         The last tokens are chosen and not read.  It ends earlier where a row may have ended.
         """
         rows = len(self.rows)
-        chosen = torch.empty(steps, rows, dtype=torch.int64)
-        workspace = torch.empty(3, self.count, dtype=torch.float64)
+        chosen = torch.empty(steps, rows, dtype=torch.int64, device="cpu")
+        workspace = torch.empty(3, self.count, dtype=torch.float64, device="cpu")
         seen = array("q", [self.seen[row].ctypes.data for row in range(rows)])
         ends = array("q", [0 if one is None else one.ctypes.data for one in self.ends])
         words = {

@@ -50,9 +50,8 @@ class Sampling:
         logits = logits.double()
         if self.repetition_penalty != 1 and seen is not None:
             logits = penalise(logits, seen, self.repetition_penalty)
+        check_numbers(logits)
         highest = logits.amax(-1, keepdim=True)
-        if bool(highest.isnan().any()):
-            raise ThreefoldError("the logits contain NaN; did the training diverge?")
         if self.temperature == 0:
             return logits.argmax(-1)
         # Subtract the maximum first, so that no temperature overflows.
@@ -67,6 +66,12 @@ class Sampling:
         if self.min_p is not None:
             logits = logits.masked_fill(logits < math.log(self.min_p), -math.inf)
         return logits
+
+
+def check_numbers(logits: Tensor) -> None:
+    """Raise if there are logits that no token can be chosen from."""
+    if bool(logits.isnan().any()):
+        raise ThreefoldError("the logits contain NaN; did the training diverge?")
 
 
 def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

@@ -23,7 +23,7 @@ from threefold.memory.state import State
 from threefold.models.model import Predictor
 from threefold.runtime.decoding import DecodingRow, Engine, TokenDecoder
 from threefold.runtime.native_loop import TokenLoop
-from threefold.runtime.sampling import Sampling
+from threefold.runtime.sampling import Sampling, check_numbers
 
 # Slots of a deterministic group: as many rows as every product of a recorded step accepts.
 GROUP = 8
@@ -107,6 +107,24 @@ class SlotDecoder(TokenDecoder):
         self._drop_finished()
         self._read_pending()
 
+    def failing(self) -> list[tuple[DecodingRow, ThreefoldError]]:
+        """The live rows that cannot go on, each tried by itself, and why."""
+        found = []
+        for slot, row in enumerate(self.rows):
+            if _ended(row):
+                continue
+            try:
+                logits = self.logits
+                if logits is None:
+                    alone = states.clone(states.select(self.state, [slot]))
+                    logits, _ = self.engine.step(self._pending_tokens([row]), alone)
+                else:
+                    logits = logits[slot : slot + 1]
+                check_numbers(logits[:, : self.token_count])
+            except ThreefoldError as error:
+                found.append((row, error))
+        return found
+
     def _resize(self, size: int) -> None:
         """Append idle slots; all states move."""
         missing = size - len(self.rows)
@@ -135,6 +153,8 @@ class SlotDecoder(TokenDecoder):
 
     def _clear(self, slot: int) -> None:
         self.state = slots.clear(self.state, slot)
+        if self.logits is not None:
+            self.logits[slot] = 0
         self.rows[slot] = self._idle_row()
 
     def _compact(self) -> None:

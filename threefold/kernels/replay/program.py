@@ -49,7 +49,7 @@ class Frame:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.threads = [0, 0, 0]
-        self.workspace = torch.empty(program.workspace + LINE, dtype=torch.uint8)
+        self.workspace = torch.empty(program.workspace + LINE, dtype=torch.uint8, device="cpu")
         self.begin = -(-self.workspace.data_ptr() // LINE) * LINE
         self.codes: list[array[int]] = []
         self.counters: array[int] = array("q", [0] * program.counter_count)
@@ -141,7 +141,7 @@ class Program:
                 raise StaleProgramError
             return None
         x = x.contiguous() if loop.steps == 1 else x.clone(memory_format=torch.contiguous_format)
-        y = torch.empty(self.listing.y[0], dtype=self.listing.y[1])
+        y = torch.empty(self.listing.y[0], dtype=self.listing.y[1], device="cpu")
         kept = y.new_empty(loop.steps, *y.shape) if loop.keep_outputs else None
         frame = self._take_frame()
         after = self._fill(frame, x, y, before, grown, loop)
@@ -210,7 +210,7 @@ class Program:
 
     def _new_leaves(self) -> list[Any]:
         return [
-            None if leaf.source >= 0 else torch.empty(leaf.shape, dtype=leaf.dtype)
+            None if leaf.source >= 0 else torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu")
             for leaf in self.listing.results
         ]
 

@@ -342,7 +342,7 @@ class Recorder(Regions, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if complete and known and known.kind == "buffer" and known.index not in renamed:
             renamed[known.index] = operand
             return
-        target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        target = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         self._alive.append(target)
         self._add_region(target, operand)
         self.copy(target, tensor)

@@ -77,7 +77,7 @@ class Regions:
 
     def _add_constant(self, tensor: Tensor) -> None:
         """Keep a tensor that is the same in every step; integers and bools as float64."""
-        numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        numbers = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(tensor.untyped_storage())
         begin = tensor.untyped_storage().data_ptr()
         if tensor.dtype not in REAL:
             numbers = numbers.double()

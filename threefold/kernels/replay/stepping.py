@@ -133,8 +133,8 @@ def _record(
 ) -> Program | Refusal | None:
     try:
         return record(owner, step, x, state, limit=limit)
-    except CannotRecordYetError:
-        return None
+    except (CannotRecordYetError, IndexError, ThreefoldError):
+        return None  # at the end of a table of positions; the ordinary step says what is wrong
     except CannotRecordError as error:
         return Refusal(str(error))
 
