@@ -133,6 +133,17 @@ def test_wrong_shapes_are_refused_as_everywhere() -> None:
         ops.linear(x, weight[:, 1:], bias)
 
 
+def test_products_with_a_matrix_as_it_is(preferred: list[tuple[int, ...]]) -> None:
+    x, weight = inputs(bias=False)
+    matrix = weight.detach().T.contiguous().requires_grad_()
+    for actual, expected in zip(
+        derivatives(ops.product, [x, matrix]), derivatives(torch.matmul, [x, matrix]), strict=True
+    ):
+        assert_close(actual, expected, "gradient")
+    assert preferred[0] == (3, ROWS, INPUTS, OUTPUTS)
+    assert torch.equal(ops.product(x[:, :3], matrix), x[:, :3] @ matrix)
+
+
 @pytest.mark.parametrize(
     ("maker", "capability", "expected"),
     [

@@ -45,7 +45,7 @@ class Residual(nn.Module):
         self.down, self.up = low_rank(width, rank)
 
     def forward(self, x: Tensor, value: Tensor, first: Tensor) -> Tensor:
-        share = torch.sigmoid(upcast(x @ self.down @ self.up) + upcast(self.bias))
+        share = torch.sigmoid(upcast(through(x, self.down, self.up)) + upcast(self.bias))
         return value + ((first - value) * share).to(value.dtype)
 
 
@@ -136,11 +136,11 @@ class RWKV7(Mixer):
     ) -> tuple[Tensor, State]:
         mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
         for_query, for_decay, for_key, for_value, for_rate, for_gate = mixtures.unbind(0)
-        decay = torch.tanh(for_decay @ self.decay_down) @ self.decay_up
+        decay = ops.product(torch.tanh(ops.product(for_decay, self.decay_down)), self.decay_up)
         log_decay = -math.exp(-0.5) * torch.sigmoid(upcast(decay) + upcast(self.decay_bias))
-        rate = for_rate @ self.rate_down @ self.rate_up
+        rate = through(for_rate, self.rate_down, self.rate_up)
         rate = torch.sigmoid(upcast(rate) + upcast(self.rate_bias))
-        gate = torch.sigmoid(for_gate @ self.gate_down) @ self.gate_up
+        gate = ops.product(torch.sigmoid(ops.product(for_gate, self.gate_down)), self.gate_up)
         key, value = self.key(for_key), self.value(for_value)
         value, handed = self.mix_first(value, for_value, state.get(HANDOVER))
         query, key, value, log_decay, rate, erase = (
@@ -180,6 +180,11 @@ def choose_ranks(width: int, ranks: Sequence[int] | None) -> Sequence[int]:
             f"RWKV7: ranks={ranks!r}, expected four, 1 or more: of decay, rate, value and gate"
         )
     return ranks
+
+
+def through(x: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """x down up."""
+    return ops.product(ops.product(x, down), up)
 
 
 def low_rank(width: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:

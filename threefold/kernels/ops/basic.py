@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -81,9 +81,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     expected = _linear.expected(x, weight, bias)
     if expected:
         refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
-    wide = _matrix_product.serves(x, weight, bias)
-    run = kernel_for("matrix_product", x) if wide else None
-    return (run or reference.linear)(x, weight, bias)
+    return (_large_product(x, weight, bias) or reference.linear)(x, weight, bias)
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """`y = x matrix` along the last axis: x `[…, I]`, matrix `[I, O]`; large ones as `linear`."""
+    weight = matrix.t()
+    run = _large_product(x, weight, None)
+    return x @ matrix if run is None else run(x, weight, None)
+
+
+def _large_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None
+) -> Callable[[Tensor, Tensor, Tensor | None], Tensor] | None:
+    serves = _matrix_product.serves(x, weight, bias)
+    return kernel_for("matrix_product", x) if serves else None
 
 
 def block_products(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
