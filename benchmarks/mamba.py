@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from benchmarks.weights import MAMBA, copy_weights
-from threefold.kernels import ops
+from threefold.kernels import library, ops
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 
 PRODUCTS = "matrix products alone"
+# By torch's MKL, where ours are by oneDNN; elsewhere the same.
+TORCH_PRODUCTS = "matrix products in plain torch"
 
 
 class Shape(NamedTuple):
@@ -133,8 +135,18 @@ def training_products(model: LanguageModel, rows: int) -> Callable[[], list[Tens
             for weight in weights:
                 outputs, inputs = weight.shape
                 ops.linear(random[inputs], weight)
-                random[outputs] @ weight
-                random[outputs].t() @ random[inputs]
+                ops.product(random[outputs], weight)
+                ops.product(random[outputs].t(), random[inputs])
         return []
 
     return run
+
+
+def both_products(products: Callable[[], list[Tensor]]) -> dict[str, Callable[[], list[Tensor]]]:
+    """The same products as our operations compute them, and as plain torch does."""
+
+    def plain() -> list[Tensor]:
+        with library.using("reference"):
+            return products()
+
+    return {PRODUCTS: products, TORCH_PRODUCTS: plain}

@@ -39,10 +39,10 @@ def prefill(shape: mamba.Shape, mixer: str, length: int, rounds: int) -> Compari
         f"{mixer}, width {shape.width} × {shape.depth}, prefill of {length:,} tokens",
         {
             "threefold": threefold,
-            mamba.PRODUCTS: mamba.forward_products(model, length, length),
+            **mamba.both_products(mamba.forward_products(model, length, length)),
         },
         rounds=rounds,
-        unchecked=(mamba.PRODUCTS,),
+        unchecked=(mamba.PRODUCTS, mamba.TORCH_PRODUCTS),
     )
 
 
@@ -54,10 +54,10 @@ def training(shape: mamba.Shape, mixer: str, batch: int, length: int, rounds: in
         f"{mixer}, width {shape.width} × {shape.depth}, training step of {batch} × {length} tokens",
         {
             "threefold": threefold(model, tokens, targets),
-            mamba.PRODUCTS: mamba.training_products(model, batch * length),
+            **mamba.both_products(mamba.training_products(model, batch * length)),
         },
         rounds=rounds,
-        unchecked=(mamba.PRODUCTS,),
+        unchecked=(mamba.PRODUCTS, mamba.TORCH_PRODUCTS),
     )
 
 

@@ -48,7 +48,8 @@ def rows(runs: list[Run]) -> dict[tuple[str, str], Row]:
     for run in runs:
         for comparison in run["comparisons"]:
             for figure, value, target in figures(comparison):
-                row = table.setdefault((comparison["title"], figure), Row(limit(target)))
+                row = table.setdefault((comparison["title"], figure), Row(""))
+                row.target = limit(target)
                 row.cells[run["run"]["memory"]] = cell(value, target, comparison["slowdown"])
     return table
 
