@@ -829,6 +829,16 @@ def test_inputs_that_cannot_be_read_are_named(place: Path, runs: dict[str, Train
         runs["sounds"].model.predict(np.zeros(4))
     with pytest.raises(ThreefoldError, match=r"images: contains images, .* trained on sounds"):
         threefold.evaluate(runs["sounds"], place / "images")
+    for name, trained in (
+        ("sounds", "sounds"),
+        ("images", "images"),
+        ("ts", "sequences of numbers"),
+        ("conll", "tagged words"),
+        ("pairs", "texts"),
+    ):
+        message = f"houses.csv: a table, but the model was trained on {trained} that were not"
+        with pytest.raises(ThreefoldError, match=message):
+            threefold.evaluate(runs[name], place / "houses.csv")
 
 
 @pytest.mark.parametrize("rows", [1, 2])

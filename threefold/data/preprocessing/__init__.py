@@ -32,7 +32,17 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "file", "words", "tokens", "table", "row", "series", "sound", "image")
+FORMS = {  # of one input, and what many of them are called
+    "text": "texts",
+    "file": "texts",
+    "words": "tagged words",
+    "tokens": "tokens",
+    "table": "tables",
+    "row": "rows of numbers",
+    "series": "sequences of numbers",
+    "sound": "sounds",
+    "image": "images",
+}
 
 
 @dataclass(frozen=True)
