@@ -903,6 +903,11 @@ def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, Tra
     for name in columns[1:]:
         with pytest.raises(ThreefoldError, match=f"column {name} has no usable number in any"):
             threefold.predict(folder, {**rows, name: nothing})
+    far = {**rows, "flow": [1e12 + n for n in range(60)]}
+    with pytest.raises(
+        ThreefoldError, match=r"between 1e\+12 and 1e\+12, which is more than 10,000"
+    ):
+        threefold.predict(folder, far)
     late = {**rows, "flow": rows["flow"][:10] + nothing[10:]}
     with pytest.raises(ThreefoldError, match="column flow has no usable number in the last"):
         threefold.predict(folder, late)
