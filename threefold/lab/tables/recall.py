@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from threefold.lab.tables.recall_content import RecallContent
 from threefold.lab.tables.recall_tasks import (
-    POSITIONED,
+    ATTENTION_STD,
+    LINEAR,
     PRESETS,
     SOLVED,
     TASKS,
@@ -60,7 +61,7 @@ def _key(task: RecallTask, mixer: str, seed: int) -> str:
 
 def _cell(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> TableCell:
     config = run_config(sizes, task, mixer, seed)
-    longer = sizes.longer if task.name == "induction_heads" and mixer not in POSITIONED else ()
+    longer = sizes.longer if task.name == "induction_heads" and mixer != LINEAR else ()
     return TableCell(
         _key(task, mixer, seed),
         f"{mixer} on {task.title}",
@@ -74,10 +75,12 @@ def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> R
     data = dict(sizes.options[task.name])
     options: dict[str, Any] = {}
     layer: dict[str, Any] = {}
-    if mixer in POSITIONED:
+    if mixer == LINEAR or (mixer == "attention" and task.name == "recall"):
         options, layer = {"positions": "learned", "max_length": data["length"]}, {"heads": 2}
-    if mixer == "attention":  # positions are rotary; tokens are as large as in its paper
-        options, layer = {"scale_embedding": True}, {"heads": 2}
+    if mixer == "attention":
+        # At first it averages what it reads; next to smaller tokens the mean would hide them.
+        options = {**options, "embedding_std": ATTENTION_STD}
+        layer = {"heads": 2, "positions": "none" if task.name == "recall" else "rotary"}
     return RunConfig(
         data=DataSettings(
             name=task.name,

@@ -10,7 +10,13 @@ from typing import Any
 from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.drawing.ranges import Range, range_chart
-from threefold.lab.tables.recall_tasks import SOLVED, TASKS, RecallSizes, RecallTask
+from threefold.lab.tables.recall_tasks import (
+    ATTENTION_STD,
+    SOLVED,
+    TASKS,
+    RecallSizes,
+    RecallTask,
+)
 from threefold.lab.tables.table import TableContent, TableSection, TextGrid
 from threefold.layers.table import MIXERS
 
@@ -199,8 +205,10 @@ class RecallContent:
         sizes = self.sizes
         yield (
             f"Models: an embedding, two blocks with one mixer each, no feed-forward parts, width "
-            f"{sizes.width}. Attention has two heads, rotary positions, and embeddings multiplied "
-            "by √width as published; linear attention has two heads and learned positions."
+            f"{sizes.width}. Attention has two heads, embeddings that start with a standard "
+            f"deviation of {ATTENTION_STD:g} (the others 0.02), and learned positions in "
+            "associative recall, rotary ones elsewhere; linear attention has two heads and learned "
+            "positions."
         )
         counts = sorted(one["parameters"] for runs in self.scores.values() for one in runs)
         yield f"Between {counts[0]:,} and {counts[-1]:,} parameters, depending on the mixer."

@@ -20,7 +20,8 @@ MIXERS = (
     "mamba",
 )
 # Without a sense of order of its own it gets learned positions, and cannot read longer rows.
-POSITIONED = ("linear_attention",)
+LINEAR = "linear_attention"
+ATTENTION_STD = 0.3  # of its initial embeddings
 SOLVED = 0.99
 
 
