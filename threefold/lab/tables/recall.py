@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from threefold.lab.tables.recall_content import RecallContent
 from threefold.lab.tables.recall_tasks import (
-    ATTENTION_STD,
+    ATTENTION,
     LINEAR,
     PRESETS,
     SOLVED,
@@ -73,14 +73,14 @@ def _cell(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> TableC
 def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> RunConfig:
     """The run of one mixer on one task."""
     data = dict(sizes.options[task.name])
-    options: dict[str, Any] = {}
-    layer: dict[str, Any] = {}
-    if mixer == LINEAR or (mixer == "attention" and task.name == "recall"):
-        options, layer = {"positions": "learned", "max_length": data["length"]}, {"heads": 2}
+    options: Mapping[str, Any] = {}
+    layer: Mapping[str, Any] = {}
+    if mixer == LINEAR:
+        options, layer = {"positions": "learned"}, {"heads": 2}
     if mixer == "attention":
-        # At first it averages what it reads; next to smaller tokens the mean would hide them.
-        options = {**options, "embedding_std": ATTENTION_STD}
-        layer = {"heads": 2, "positions": "none" if task.name == "recall" else "rotary"}
+        options, layer = ATTENTION[task.name]
+    if options.get("positions") == "learned":
+        options = {**options, "max_length": data["length"]}
     return RunConfig(
         data=DataSettings(
             name=task.name,
@@ -90,11 +90,11 @@ def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> R
             options=data,
         ),
         model=ModelSettings(
-            mixers=((mixer, layer),),
+            mixers=((mixer, dict(layer)),),
             width=sizes.width,
             depth=2,
             channel="none",
-            options=options,
+            options=dict(options),
             seed=seed,
         ),
         training=TrainingSettings(
