@@ -192,8 +192,8 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
             values.update({n: x for n, x in zip(results, again, strict=True) if n in saved})
         found = _tuple(backward.dispatched(*[values[name] for name in wanted.names]))
         grads_out: list[Tensor | None] = [None] * len(places)
-        for i, (needs, place) in enumerate(zip(ctx.needs_input_grad, places, strict=True)):
-            if needs and place is not None:
+        for i, place in enumerate(places):
+            if place is not None and ctx.needs_input_grad[i]:
                 grad, shape = found[place], ctx.shapes[i]
                 grads_out[i] = grad if grad.shape == shape else grad.reshape(shape)
         return tuple(grads_out)
