@@ -12,12 +12,12 @@ import torch
 
 import threefold
 from tests.surfaces.test_train_commands import command
+from tests.training.runs import die_after
 from tests.training.test_fine_tuning import sentence, weights
 from threefold.errors import ThreefoldError
 from threefold.training import pretraining
 from threefold.training.config import RunConfig
 from threefold.training.pretraining import pretraining_task
-from threefold.training.trainer import Trainer
 from threefold.training.training_data import open_data
 
 SMALL = {"data.batch_size": 8, "model.width": 16, "model.depth": 1, "training.save_every": 2}
@@ -94,17 +94,8 @@ def test_a_pretrained_run_starts_from_what_was_learnt_and_resumes_bit_for_bit(
     options["settings"] = {**SMALL, "training.pretrain_steps": 3}
     whole = threefold.train(path, folder=tmp_path / "whole", **options)
     assert len((tmp_path / "whole" / "pretraining" / "log.jsonl").read_text().splitlines()) == 3
-    step, calls = Trainer.step, {"left": 2}
-
-    def dies(self: Trainer, *more: Any) -> bool:
-        if not calls["left"]:
-            raise SystemExit(9)
-        calls["left"] -= 1
-        return step(self, *more)
-
-    monkeypatch.setattr(Trainer, "step", dies)
     for steps in (2, 3):  # in the midst of pretraining, then of training
-        calls["left"] = steps
+        die_after(steps, monkeypatch)
         with pytest.raises(SystemExit):
             threefold.train(path, folder=tmp_path / "part", **options)
     monkeypatch.undo()

@@ -14,7 +14,12 @@ from torch import Tensor
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
 from threefold.kernels.dispatch import needs_saving, register_kernel
-from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.registration import (
+    define,
+    differentiate,
+    differentiate_once,
+    save_or_recompute,
+)
 
 _Optional = Tensor | None
 
@@ -231,11 +236,7 @@ def _backward_shapes(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     given, *tensors, ctx.kind, ctx.saved = inputs
-    out, _, saved = output
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(saved)
-    # The inputs are needed only to recompute what was not saved.
-    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
+    save_or_recompute(ctx, given, tensors, output)
 
 
 def _differentiate(

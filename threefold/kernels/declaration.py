@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.kernels.checks import expected_kind
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES, expected_kind
 
 _ARGUMENT = re.compile(
     r"(?P<name>\w+)(?P<optional>\??)(\[(?P<shapes>[^\]]*)\](?P<dtype>\w*)(@(?P<when>\w+))?|:(?P<plain>\w+))"
@@ -30,6 +30,8 @@ _ARGUMENT = re.compile(
 _SIZE = re.compile(r"((?P<factor>\d+)\*)?(?P<name>[a-zA-Z]\w*)(?P<offset>[+-]\d+)?|(?P<number>\d+)")
 _PLAIN = {"bool": "bool", "int": "int", "float": "float", "str": "str", "dtype": "ScalarType"}
 _MAY_BE_ZERO = ("batch", "rows")
+# Shapes that an operation remembers, so that it checks and counts them once.
+MOST_SHAPES = 1024
 
 Sizes = dict[str, Any]  # plain or symbolic integers
 
@@ -210,6 +212,9 @@ class Declaration:
         self.integers = tuple(sizes.split())
         self.workspace = None if workspace is None else tuple(workspace.split())
         self.numbers = tuple(a.name for a in self.inputs if a.plain == "float")
+        self._same_dtype = tuple(i for i, a in enumerate(self.tensors) if a.dtype is None)
+        self._lengths = next((i for i, a in enumerate(self.tensors) if a.name == "lengths"), None)
+        self._fitting: dict[tuple[Any, ...], bool] = {}
         backward = self.name.endswith("_backward")
         self.function = function or (self.name if backward else f"{self.name}_forward")
 
@@ -248,6 +253,20 @@ class Declaration:
 
     def expected(self, *tensors: Tensor | None) -> str | None:
         """The shape, dtype or device that was expected; None if all inputs fit."""
+        if torch.compiler.is_compiling() or type(tensors[0]) not in PLAIN_TENSOR_TYPES:
+            wrong = self._wrong_shape(tensors)  # sizes may be symbolic
+        else:
+            shapes = tuple(None if x is None else x.shape for x in tensors)
+            wrong = None if shapes in self._fitting else self._wrong_shape(tensors)
+            if wrong is None:
+                remember(self._fitting, shapes, True)
+        if wrong is not None:
+            return wrong
+        same: list[Any] = [tensors[i] for i in self._same_dtype]
+        lengths = None if self._lengths is None else tensors[self._lengths]
+        return expected_kind(same[0], tuple(same[1:]), lengths)
+
+    def _wrong_shape(self, tensors: Sequence[Tensor | None]) -> str | None:
         given = dict(zip((argument.name for argument in self.tensors), tensors, strict=True))
         sizes: Sizes = {}
         for argument in self.tensors:
@@ -258,16 +277,20 @@ class Declaration:
             if tensor is not None and not argument.fits(tensor, sizes, given):
                 others = ", ".join(each.shown(known, given) for each in self.tensors)
                 return f"{others}, none empty"
-        same: list[Any] = [given[a.name] for a in self.tensors if a.dtype is None]
-        return expected_kind(same[0], tuple(same[1:]), given.get("lengths"))
+        return None
 
-    def allocate(self, given: Mapping[str, Any], sizes: Sizes) -> list[Tensor]:
-        """New tensors for the results, not filled; also of torch's fake tensors."""
-        kinds = (given[argument.name] for argument in self.tensors if argument.dtype is None)
-        like = next(tensor for tensor in kinds if tensor is not None)
-        made = []
+    def result_shapes(self, given: Mapping[str, Any], sizes: Sizes) -> list[Any]:
+        """The shapes of the results."""
+        shapes = []
         for result in self.results:
             condition = True if result.when is None else given[result.when]
             empty = condition is None or condition is False
-            made.append(like.new_empty((0,) if empty else result.shapes[0].of(sizes, given)))
-        return made
+            shapes.append((0,) if empty else result.shapes[0].of(sizes, given))
+        return shapes
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and not more than `MOST_SHAPES` of them."""
+    if len(known) >= MOST_SHAPES:
+        known.clear()
+    known[key] = value

@@ -6,14 +6,14 @@ operation that is declared (`declarations.py`), all of it follows from the decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.declaration import Declaration, Sizes
+from threefold.kernels.declaration import Declaration, Sizes, remember
 
 LIBRARY = torch.library.Library("threefold", "DEF")  # type: ignore[no-untyped-call]
 
@@ -38,6 +38,19 @@ def differentiate(name: str, *, save: Operation, backward: Operation) -> None:
     torch.library.register_autograd(f"threefold::{name}", backward, setup_context=save, lib=LIBRARY)
 
 
+def save_or_recompute(
+    ctx: Any, given: Tensor, tensors: Sequence[Any], results: Sequence[Any]
+) -> None:
+    """Save what the backward pass of a loop (given, *tensors) → (out, _, saved) needs.
+
+    The inputs are needed only to compute again what was not saved: `ctx.saved` says which.
+    """
+    out, _, saved = results
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(saved)
+    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
+
+
 def differentiate_once(name: str, use: str) -> None:
     """Make the derivative of `name`, itself a derivative, raise an error that says why."""
 
@@ -48,6 +61,14 @@ def differentiate_once(name: str, use: str) -> None:
         )
 
     differentiate(name, save=lambda ctx, inputs, output: None, backward=refuse)
+
+
+class CallShapes(NamedTuple):
+    """What follows from the shapes of tensors and from plain values, once for all calls."""
+
+    like: int  # the argument whose dtype and device the results have
+    shapes: list[Any]  # of the results
+    sizes: Sizes  # also the plain values
 
 
 class NativeOperation:
@@ -66,6 +87,11 @@ class NativeOperation:
     ) -> None:
         self.declaration = declaration
         self._add_sizes, self._lay_out = add_sizes, lay_out
+        inputs = [(i, each) for i, each in enumerate(declaration.inputs) if not each.plain]
+        self._tensors = [i for i, _ in inputs]
+        self._names = [each.name for _, each in inputs]
+        self._alike = [i for i, each in inputs if each.dtype is None]
+        self._measured: dict[tuple[Any, ...], CallShapes] = {}
         self.dispatched = define(
             declaration.schema, native=native or self.call, shapes=self._shapes
         )
@@ -73,38 +99,53 @@ class NativeOperation:
     def call(self, *values: Any) -> Any:
         """Call the kernel; a step without gradients calls this directly."""
         declared = self.declaration
-        given, sizes, results = self._begin(values)
-        tensors = {argument.name: given[argument.name] for argument in declared.tensors}
-        laid_out, more = ({}, {}) if self._lay_out is None else self._lay_out(tensors)
-        sizes.update(more)
-        inputs = [laid_out[n] if n in laid_out else library.contiguous(tensors[n]) for n in tensors]
+        # A tensor has a shape, a plain value has none.
+        key = tuple([getattr(x, "shape", x) for x in values])
+        measured = self._measured.get(key)
+        if measured is None:
+            measured = self._measure(values)
+            remember(self._measured, key, measured)
+        like = values[measured.like]
+        results = [like.new_empty(shape) for shape in measured.shapes]
+        inputs, sizes = [values[i] for i in self._tensors], measured.sizes
+        if self._lay_out is None:
+            inputs = [x if x is None else x.contiguous() for x in inputs]
+        else:
+            laid_out, more = self._lay_out(dict(zip(self._names, inputs, strict=True)))
+            inputs = [
+                laid_out[name] if name in laid_out else library.contiguous(x)
+                for name, x in zip(self._names, inputs, strict=True)
+            ]
+            sizes = {**sizes, **more}
         outputs: list[Tensor | None] = [x if x.numel() else None for x in results]
-        sizes.update({name: given[name] for name in declared.names if name not in tensors})
         if declared.workspace is not None:
             wanted = [int(sizes[name]) for name in declared.workspace]
-            outputs.append(library.workspace(declared.workspace_function, results[0], wanted))
+            outputs.append(library.workspace(declared.workspace_function, like, wanted))
         library.call(
             declared.function,
             outputs,
             inputs,
             [int(sizes[name]) for name in declared.integers],
-            [given[name] for name in declared.numbers],
+            [sizes[name] for name in declared.numbers],
             laid_out=True,
-            dtype=results[0].dtype,
+            dtype=like.dtype,
         )
         return results[0] if len(results) == 1 else tuple(results)
 
     def _shapes(self, *values: Any) -> Any:
-        _, _, results = self._begin(values)
+        measured = self._measure(values)
+        results = [values[measured.like].new_empty(shape) for shape in measured.shapes]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _begin(self, values: tuple[Any, ...]) -> tuple[dict[str, Any], Sizes, list[Tensor]]:
-        """The arguments by name, all sizes, and new tensors for the results."""
-        given = self.declaration.given(values)
-        sizes = self.declaration.sizes(given)
+    def _measure(self, values: Sequence[Any]) -> CallShapes:
+        declared = self.declaration
+        given = declared.given(values)
+        sizes = declared.sizes(given)
         if self._add_sizes is not None:
             sizes.update(self._add_sizes(given, sizes))
-        return given, sizes, self.declaration.allocate(given, sizes)
+        shapes = declared.result_shapes(given, sizes)
+        sizes.update({name: given[name] for name in declared.names if name not in self._names})
+        return CallShapes(next(i for i in self._alike if values[i] is not None), shapes, sizes)
 
 
 def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> None:
@@ -118,40 +159,58 @@ def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> N
     results = [result.name for result in forward.results]
     saved = {result.name for result in forward.results if result.when == "save"}
     needed = set(wanted.names)
+    every = (*forward.names, *results)
+    kept_names = [n for n in every if n in needed or (saved and n in forward.names)]
+    kept = [every.index(name) for name in kept_names]
     grads_in = [f"grad_{name}" for name in results]
+    unused = [every.index(name) for name in results if f"grad_{name}" not in needed]
+    optional = any(argument.optional for argument in wanted.tensors if argument.name in grads_in)
+    made = [result.name for result in wanted.results]
+    places = [made.index(f"grad_{n}") if f"grad_{n}" in made else None for n in forward.names]
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        values = forward.given(inputs)
-        values.update(zip(results, _tuple(output), strict=True))
-        tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
-        ctx.plain = {name: x for name, x in values.items() if name not in tensors}
-        ctx.kept = [n for n in tensors if n in needed or (saved and n in forward.names)]
-        ctx.shapes = {name: tensors[name].shape for name in forward.names if name in tensors}
-        ctx.save_for_backward(*(tensors[name] for name in ctx.kept))
-        if any(argument.optional for argument in wanted.tensors if argument.name in grads_in):
+        values = (*inputs, *_tuple(output))
+        _keep(ctx, [values[place] for place in kept])
+        ctx.shapes = [getattr(x, "shape", None) for x in inputs]
+        if optional:
             ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(values[n] for n in results if f"grad_{n}" not in needed))
+        if unused:
+            ctx.mark_non_differentiable(*(values[place] for place in unused))
 
     def differentiated(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        values = {**ctx.plain, **dict(zip(ctx.kept, ctx.saved_tensors, strict=True))}
+        tensors = ctx.saved_tensors
+        values = dict(zip(grads_in, grads, strict=True))
+        for name, tensor, plain in zip(kept_names, tensors, ctx.plain, strict=True):
+            values[name] = plain if tensor is None else tensor
         if saved and not values["save"]:
-            made = operation.dispatched(
+            again = operation.dispatched(
                 *(True if n == "save" else values[n] for n in forward.names)
             )
-            values.update({n: x for n, x in zip(results, made, strict=True) if n in saved})
-        values.update(zip(grads_in, grads, strict=True))
-        found = backward.dispatched(*(values[name] for name in wanted.names))
-        named = (result.name for result in wanted.results)
-        by_name = dict(zip(named, _tuple(found), strict=True))
-        return tuple(
-            by_name[f"grad_{name}"].reshape(ctx.shapes[name])
-            if needs and name in ctx.shapes and f"grad_{name}" in by_name
-            else None
-            for name, needs in zip(forward.names, ctx.needs_input_grad, strict=True)
-        )
+            values.update({n: x for n, x in zip(results, again, strict=True) if n in saved})
+        found = _tuple(backward.dispatched(*[values[name] for name in wanted.names]))
+        return _gradients(ctx, found, places)
 
     differentiate(forward.name, save=save, backward=differentiated)
     differentiate_once(wanted.name, use=use)
+
+
+def _keep(ctx: Any, values: Sequence[Any]) -> None:
+    """Save tensors as autograd wants them, and plain values beside them."""
+    tensors = [x if isinstance(x, Tensor) else None for x in values]
+    ctx.plain = [x if y is None else None for x, y in zip(values, tensors, strict=True)]
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(
+    ctx: Any, found: Sequence[Tensor], places: Sequence[int | None]
+) -> tuple[Tensor | None, ...]:
+    """The gradient of each input: the result at its place, in the shape of the input."""
+    grads: list[Tensor | None] = [None] * len(places)
+    for i, place in enumerate(places):
+        if place is not None and ctx.needs_input_grad[i]:
+            grad, shape = found[place], ctx.shapes[i]
+            grads[i] = grad if grad.shape == shape else grad.reshape(shape)
+    return tuple(grads)
 
 
 def _tuple(results: Any) -> tuple[Tensor, ...]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.registration import define, differentiate
 from threefold.kernels.replay.activity import recording
 
