@@ -48,29 +48,39 @@ class SecondLook:
                 if not len(later):
                     break
                 place += int(later[0])
+                cleaned = forecasts[place]
             else:
                 window = past[max(0, first + place - self.context) : first + place]
-                chosen[place] = self._nearer(values[place], forecasts[place], window)
-            self._clean(past[first + place], values[place], chosen[place])
+                cleaned = self._from_cleaned(window).to(forecasts)
+                chosen[place] = self._nearer(values[place], forecasts[place], cleaned)
+            self._clean(past[first + place], values[place], chosen[place], cleaned)
             place += 1
         self.window = past[max(0, len(past) - self.context) :].clone()
         return chosen
 
-    def _nearer(self, value: Tensor, recorded: Tensor, window: Tensor) -> Tensor:
-        """The forecast of each channel that explains the value better."""
+    def _from_cleaned(self, window: Tensor) -> Tensor:
+        """The forecast that the cleaned past leads to, [channels, outputs]."""
         with torch.no_grad(), eval_mode(self.model):
-            cleaned = self.model.respond(window.unsqueeze(0), last=True)[0][0, 0]
-        pair = torch.stack([recorded, cleaned.to(recorded)])
-        scores = self.score(value.expand(2, -1), pair)
-        take = (scores[1] < scores[0]) | pair[0].isnan().any(-1)
-        return torch.where(take.unsqueeze(-1), pair[1], pair[0])
+            forecast: Tensor = self.model.respond(window.unsqueeze(0), last=True)[0][0, 0]
+        return forecast
 
-    def _clean(self, row: Tensor, value: Tensor, forecast: Tensor) -> None:
-        """Replace what is surprising in one row of the past, and count how long it stays there."""
-        odd = self.score(value.unsqueeze(0), forecast.unsqueeze(0))[0] > SURPRISING
+    def _nearer(self, value: Tensor, recorded: Tensor, cleaned: Tensor) -> Tensor:
+        """The forecast of each channel that explains the value better."""
+        pair = torch.stack([recorded, cleaned])
+        scores = self.score(value.expand(2, -1), pair)
+        take = (scores[1] < scores[0]) | recorded.isnan().any(-1)
+        return torch.where(take.unsqueeze(-1), cleaned, recorded)
+
+    def _clean(self, row: Tensor, value: Tensor, chosen: Tensor, cleaned: Tensor) -> None:
+        """Replace what is surprising in one row of the past, and count how long it stays there.
+
+        What takes its place is what the cleaned past foretold: the nearer forecast may have read the
+        anomaly itself.
+        """
+        odd = self.score(value.unsqueeze(0), chosen.unsqueeze(0))[0] > SURPRISING
         self.left = max(0, self.left - 1)
         if bool(odd.any()):
-            point = self.model.point_forecast(forecast).to(row)
+            point = self.model.point_forecast(cleaned).to(row)
             channels = row[: len(odd)]
             channels.copy_(torch.where(odd, point, channels))
             self.left = self.context
