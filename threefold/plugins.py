@@ -57,6 +57,10 @@ class Registry(dict[str, Value], Generic[Value]):
 
     def find(self, name: str, what: str) -> Value:
         """The value of a name; an unknown one is refused with the nearest that is known."""
+        if not isinstance(name, str):
+            raise ThreefoldError(
+                f"a {what} is {name!r}, expected a name such as {next(iter(self))!r}"
+            )
         if name not in self:
             raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, self)} {_your_own()}")
         return self[name]

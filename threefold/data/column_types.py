@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ DISTINCT_CAP = 100_000
 LONGEST_CATEGORY = 64  # characters
 SHOWN = 5  # odd cells and examples
 SHOWN_COUNTS = 20
+# Names of columns whose integers only number the rows.
+NUMBER_OF_ROW = re.compile(r"(?i:(.*[_ -])?(id|index|idx|row|row[_ ]?number))|.*[a-z]ID")
 FEWEST_IDENTIFIERS = 10  # cells; fewer may all differ by chance
 
 
@@ -33,8 +36,9 @@ class ColumnFacts:
     """What a column holds.
 
     whole: integers only.  index: a counter in equal steps.  identifier: short codes or single words
-    that hardly ever repeat.  counts: the commonest values, if they
-    are few.  odd: (line, cell) of cells that do not fit the type; odd_count of them.
+    that hardly ever repeat, or different integers under a name such as id.  counts: the
+    commonest values, if few.  odd: (line, cell) of cells that do not fit the type; odd_count of
+    them.
     minimum, maximum: of numbers, or of times in seconds since 1970.  time_format: of times.
     """
 
@@ -86,6 +90,8 @@ def describe_column(table: Table, name: str) -> ColumnFacts:
         decimal, grouped = table.decimal_of(name), table.is_grouped(name)
         numbers = [usable_number(cell, decimal, grouped=grouped) for cell in cells]
         _measure(facts, present, numbers)
+        numbered = facts.whole and len(values) == len(cells) >= FEWEST_IDENTIFIERS
+        facts.identifier = numbered and bool(NUMBER_OF_ROW.fullmatch(name))
     elif form:
         _measure(facts, present, times_in(cells, form))
     return facts

@@ -208,6 +208,9 @@ def mixer(name: str, **options: Any) -> Mixer:
     return construct(mixer_entry(name).load(), f"mixer {name!r}", options)
 
 
+LARGEST_WIDTH = 2**20  # as in a Spec
+
+
 def construct(cls: type[Mixer], called: str, options: Mapping[str, Any]) -> Mixer:
     """Make a mixer; options that it does not have and a missing width are refused."""
     accepted = options_of(cls)
@@ -216,6 +219,9 @@ def construct(cls: type[Mixer], called: str, options: Mapping[str, Any]) -> Mixe
             raise ThreefoldError(f"{called} has no option {option!r}; {nearest(option, accepted)}")
     if "width" not in options:
         raise ThreefoldError(f"{called} needs a width, e.g. width=64")
+    width = options["width"]
+    if isinstance(width, int) and width > LARGEST_WIDTH:
+        raise ThreefoldError(f"{called}: width is {width}, expected at most {LARGEST_WIDTH}")
     return cls(**options)
 
 

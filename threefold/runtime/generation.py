@@ -279,6 +279,10 @@ class TokenGenerator(Iterator[Any]):
 
 
 def _predictor(model: Model) -> Predictor:
+    if not isinstance(model, Model):
+        raise ThreefoldError(
+            f"generate: the model is {model!r:.80}, expected one, e.g. threefold.load(folder)"
+        )
     if not isinstance(model, Predictor):
         raise ThreefoldError(f"generate: a {model.kind} model does not generate tokens")
     return model

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from threefold.data.audio import Sound
@@ -28,6 +29,8 @@ from threefold.tasks.user_data.pictures import IMAGE_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
 
+_CELLS = (str, int, float, np.generic)  # of one row that is given as a mapping
+LONGEST_NAME = 256  # characters of a text that may be the name of a file
 TEXT_PATTERNS = [f"*{suffix}" for suffix in TEXT_SUFFIXES]
 
 
@@ -61,7 +64,7 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> RawInputs:
     tables: list[Table] = []
     for value in _each(inputs, preprocessing.form):
         if _is_table(value) and _reads_tables(preprocessing, value):
-            value = _table(value, preprocessing)
+            value = _table(_columns_of(value), preprocessing)
             tables.append(value)
         rows += readers[preprocessing.form](value, preprocessing)
     if not rows:
@@ -76,7 +79,9 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> RawInputs:
 
 def _each(inputs: Any, form: str) -> Iterable[Any]:
     """The members of a list of inputs; a single input is a list of one."""
-    inputs = inputs.numpy(force=True) if isinstance(inputs, Tensor) else inputs
+    if isinstance(inputs, Tensor):
+        wide = inputs.float() if inputs.dtype is torch.bfloat16 else inputs
+        inputs = wide.numpy(force=True)
     if isinstance(inputs, np.ndarray) and inputs.ndim == (3 if form == "series" else 4):
         return list(inputs)
     if isinstance(inputs, np.ndarray) and form in ("series", "tokens") and inputs.ndim == 2:
@@ -118,6 +123,15 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, (Table, Mapping)) or hasattr(value, "columns")
 
 
+def _columns_of(value: Any) -> Any:
+    """A mapping of single cells, e.g. {"text": "a film", "year": 1968}, as a table of one row."""
+    if not isinstance(value, Mapping) or not value:
+        return value
+    if any(cell is not None and not isinstance(cell, _CELLS) for cell in value.values()):
+        return value
+    return {name: [cell] for name, cell in value.items()}
+
+
 def _table(value: Any, preprocessing: Preprocessing) -> Table:
     header, decimal = preprocessing.has_header, preprocessing.decimal
     table = value if isinstance(value, Table) else None
@@ -149,6 +163,8 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         value = ""  # as pandas has a missing text
     if not isinstance(value, str):
         raise _wrong(value, "texts", "a text, a Path to a file, or a table")
+    if len(value) < LONGEST_NAME and Path(value).suffix and Path(value).is_file():
+        raise ThreefoldError(f"{value!r} is a file; to read it, give pathlib.Path({value!r})")
     return [RawInput(value, "", {"text": value})]
 
 

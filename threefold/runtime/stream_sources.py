@@ -23,7 +23,7 @@ from threefold.data.stream_rows import RowEncoder, RowLayout
 from threefold.data.stream_sounds import SOUND_FORMATS, SoundEncoder, wav_rate
 from threefold.data.table_formats import REFUSED_SUFFIXES, TABLE_SUFFIXES, table_suffix
 from threefold.data.tagged_lines import TAG_SUFFIXES
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option
 from threefold.runtime.array_source import ArrayEncoder, array_bytes, frame_bytes, is_array
 from threefold.runtime.source import Input, Source, Wait
 from threefold.runtime.stream_inputs import (
@@ -262,7 +262,8 @@ def _layout(
         return RowLayout(columns, refuses=policy == "stop", columns=chosen)
     roles = preprocessing.roles
     named = columns == (*roles.targets, *roles.features)
-    _refuse_row_sequences(preprocessing, named)
+    _refuse_row_sequences(preprocessing, named and model.input_size >= len(columns))
+    _check_chosen(columns, chosen)
     scale = _scale(preprocessing)
     assert scale is not None  # of a model that reads a table
     return RowLayout(
@@ -279,9 +280,25 @@ def _layout(
     )
 
 
-def _refuse_row_sequences(preprocessing: Preprocessing, named: bool) -> None:
+def _check_chosen(columns: tuple[str, ...], chosen: tuple[str, ...] | None) -> None:
+    """Refuse columns that are named twice, or that are the model's own in another order."""
+    if chosen is None or chosen == columns:
+        return
+    if len(set(chosen)) < len(chosen):
+        raise ThreefoldError(
+            f"{option('columns')}: {', '.join(chosen)} names a column twice; the model reads "
+            f"{', '.join(columns)}, each from a column of its own"
+        )
+    if set(chosen) == set(columns):
+        raise ThreefoldError(
+            f"{option('columns')}: {', '.join(chosen)} are the model's own columns, but it reads "
+            f"them as {', '.join(columns)}; leave the option out, since columns are found by name"
+        )
+
+
+def _refuse_row_sequences(preprocessing: Preprocessing, streams: bool) -> None:
     """Refuse tables for models to which every row was a sequence."""
-    if preprocessing.roles.features and not named:
+    if preprocessing.roles.features and not streams:
         raise ThreefoldError(
             "to this model every row of a table is a sequence of its own; `threefold predict` "
             "answers each of them; to stream one sequence, give its numbers as an array"

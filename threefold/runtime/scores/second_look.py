@@ -74,8 +74,8 @@ class SecondLook:
     def _clean(self, row: Tensor, value: Tensor, chosen: Tensor, cleaned: Tensor) -> None:
         """Replace what is surprising in one row of the past, and count how long it stays there.
 
-        What takes its place is what the cleaned past foretold: the nearer forecast may have read the
-        anomaly itself.
+        What takes its place is what the cleaned past foretold: the nearer forecast may have read
+        the anomaly itself.
         """
         odd = self.score(value.unsqueeze(0), chosen.unsqueeze(0))[0] > SURPRISING
         self.left = max(0, self.left - 1)

@@ -82,6 +82,11 @@ def open_subject(
                 "data.length=1024"
             )
     trained = _trained(model)
+    if any(parse_override(text)[0] == ["data", "horizon"] for text in settings):
+        raise ThreefoldError(
+            f"{override('data.horizon=…')}: how far a model forecasts is fixed by its training; "
+            "`threefold forecast` goes beyond it with a horizon of its own"
+        )
     if data is None:
         subject = _own_data(trained, split or "test", settings)
     else:
