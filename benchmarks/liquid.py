@@ -8,7 +8,7 @@ run one series, which is serial, in one thread. The spikes must be equal, or not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.measure import Comparison, Contender, min_speedup
+from benchmarks.measure import Comparison, min_speedup, on_one_thread
 from threefold.estimators.liquid_state_machine import LiquidStateMachine
 
 MEMORY = ("default",)
@@ -94,18 +94,6 @@ class NumpyLiquid:
             line[1] += part[kinds].sum(0)
 
 
-def in_one_thread(contender: Contender) -> Contender:
-    def run() -> Iterable[Tensor]:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return contender()
-        finally:
-            torch.set_num_threads(threads)
-
-    return run
-
-
 def comparison(grid: tuple[int, int, int], length: int, rounds: int, **options: Any) -> Comparison:
     machine = LiquidStateMachine(grid=grid, input_kind="spikes", **options)
     trains = (np.random.default_rng(0).random((length, 4)) < 0.02).astype(np.float64)
@@ -117,8 +105,8 @@ def comparison(grid: tuple[int, int, int], length: int, rounds: int, **options: 
     return Comparison(
         title,
         {
-            "threefold": in_one_thread(lambda: [torch.from_numpy(machine.spikes(trains))]),
-            "numpy": in_one_thread(lambda: [plain.run(trains)]),
+            "threefold": on_one_thread(lambda: [torch.from_numpy(machine.spikes(trains))]),
+            "numpy": on_one_thread(lambda: [plain.run(trains)]),
         },
         rounds,
         (min_speedup(10, "numpy"),),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 # Largest relative difference between the results of two contenders.
@@ -20,6 +21,22 @@ TOLERANCE = 1e-4
 DISTURBED = 1.3
 
 Contender = Callable[[], Iterable[Tensor]]
+
+
+def on_one_thread(run: Contender) -> Contender:
+    """The same work on one thread."""
+
+    def limited() -> Iterable[Tensor]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return run()
+        finally:
+            torch.set_num_threads(threads)
+
+    return limited
+
+
 Point = tuple[str, int]  # line of the figure, sequence length
 Medians = Mapping[str, float]
 Progress = Callable[[str], None]

@@ -15,24 +15,15 @@ from torch import Tensor
 from benchmarks import mamba
 from benchmarks.mamba_training import threefold
 from benchmarks.measure import Comparison
+from benchmarks.other_models import ours
 from threefold.models.language import LanguageModel
-from threefold.models.spec import Spec
 
 MODELS = {"rwkv7": "rwkv7", "mamba2": "none", "gated_delta_net": "swiglu", "mlstm": "none"}
 
 
 def language_model(shape: mamba.Shape, mixer: str) -> LanguageModel:
     torch.manual_seed(0)
-    return LanguageModel(
-        Spec(
-            "language",
-            shape.width,
-            shape.depth,
-            (mixer,),
-            vocabulary=shape.vocabulary,
-            channel=MODELS[mixer],
-        )
-    )
+    return ours(shape, mixer, MODELS[mixer]).train()
 
 
 def prefill(shape: mamba.Shape, mixer: str, length: int, rounds: int) -> Comparison:

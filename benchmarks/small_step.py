@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import threefold
-from benchmarks.measure import Comparison, Contender, max_ratio, min_speedup
+from benchmarks.measure import Comparison, Contender, max_ratio, min_speedup, on_one_thread
 from threefold.memory.state import State
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
@@ -170,7 +170,7 @@ def read_samples(mixer: str) -> Contender:
 
 
 def compared(title: str, contenders: dict[str, Contender], **more: Any) -> Comparison:
-    one_thread = {name: _on_one_thread(run) for name, run in contenders.items()}
+    one_thread = {name: on_one_thread(run) for name, run in contenders.items()}
     return Comparison(
         f"{title}, {more.pop('count', STEPS)} steps",
         one_thread,
@@ -178,18 +178,6 @@ def compared(title: str, contenders: dict[str, Contender], **more: Any) -> Compa
         rounds=more.pop("rounds", 15),
         **more,
     )
-
-
-def _on_one_thread(run: Contender) -> Contender:
-    def limited() -> Any:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return run()
-        finally:
-            torch.set_num_threads(threads)
-
-    return limited
 
 
 def run(make: Callable[..., Comparison] = compared) -> Iterator[Comparison]:

@@ -144,7 +144,7 @@ def test_files_are_word2vec_s(tmp_path: Path) -> None:
             WordVectors.load(path)
 
 
-def test_what_cannot_be_trained_or_asked_is_refused() -> None:
+def test_what_cannot_be_trained_or_asked_is_refused(tmp_path: Path) -> None:
     for options, message in (
         ({"method": "glove"}, "unknown method 'glove'"),
         ({"window": 0}, "window is 0; expected 1 to 256"),
@@ -161,6 +161,13 @@ def test_what_cannot_be_trained_or_asked_is_refused() -> None:
     vectors = WordVectors.fit(made_up_sentences(50), width=5, minimum_count=1)
     with pytest.raises(ThreefoldError, match=r"no vector for 'quen'.*did you mean 'queen'"):
         vectors.nearest("quen")
+    with pytest.raises(ThreefoldError, match="count is 0, expected at least 1 word"):
+        vectors.nearest("queen", 0)
+    with pytest.raises(ThreefoldError, match="expected a text, or a list of its words"):
+        WordVectors.fit([1, 2])  # type: ignore[list-item]
+    (tmp_path / "twice.txt").write_text("2 2\na 1 2\na 3 4\n")
+    with pytest.raises(ThreefoldError, match=r"twice\.txt:3: a second vector of 'a'"):
+        WordVectors.load(tmp_path / "twice.txt")
 
 
 @pytest.mark.parametrize("method", ["skip_gram", "cbow"])

@@ -265,6 +265,7 @@ def test_orders_are_drawn_by_address() -> None:
     ("call", "message"),
     [
         (lambda m: m(tokens(), ranks=RANKS[:, :5]), r"ranks is \(3, 5\), expected \(3, 12\)"),
+        (lambda m: m(tokens(), ranks=RANKS - 1), "a rank is -1, expected 0 for given tokens"),
         (lambda m: m(tokens(), segments=SEGMENTS), "has no segments"),
         (lambda m: m(tokens() + 61), "out of range"),
         (lambda m: m(tokens()[:, :0]), "at least one token"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from threefold.data.cells import label_of, number_in
@@ -77,7 +77,7 @@ def test_separator_that_excel_declares(tmp_path: Path) -> None:
     assert table.numbers("b").tolist() == [2.5] and table.line_numbers == [3]
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])  # on busy machines
 @given(
     st.sampled_from(",;\t|"),
     st.integers(2, 5),

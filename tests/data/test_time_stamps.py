@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from threefold.data.tables import Table, read_table
@@ -172,7 +172,7 @@ def test_what_is_no_time() -> None:
         read_times(column([*days[:20], "2024-01-21T00:00Z", *days[21:]]), "t")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])  # on busy machines
 @given(
     st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2199, 1, 1)),
     st.sampled_from(DATES),

@@ -511,6 +511,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
         (("recall", "--set", "model.mixers.mamba.stat_size=3"), "did you mean 'state_size'"),
         (("small.txt", "--mixers", "gru"), "small.txt"),
         (("recall", "--mixers", "gru", "--batch-size", "30000"), "fewer than one batch of 30000"),
+        (("recall", "--mixers", "gru", "--folder", "small.txt"), "small.txt is a file; choose"),
         (("recall", "--mixers", "gru", "--set", "lenght=5"), "unknown key 'lenght'"),
     ],
 )

@@ -230,6 +230,8 @@ class TestBadInput:
     def test_settings(self) -> None:
         for settings, message in (
             ({"grid": (3, 3)}, "three whole numbers"),
+            ({"grid": 5}, "grid=5, expected three whole numbers"),
+            ({"refractory": 3.0}, "two times"),
             ({"inhibitory": 1.5}, "inhibitory=1.5"),
             ({"input_density": -0.1}, "input_density=-0.1"),
             ({"weight_scale": -1.0}, "weight_scale=-1.0"),
@@ -256,5 +258,7 @@ class TestBadInput:
             machine.predict(u[:, :1])
         with pytest.raises(ThreefoldError, match="as predict returns it"):
             machine.predict(u, state={"potential": torch.zeros(1, 30).double()})
+        with pytest.raises(ThreefoldError, match="as predict returns it"):
+            machine.predict(u, state={"potential": 1})  # type: ignore[dict-item]
         with pytest.raises(ThreefoldError, match="no inputs were given"):
             machine.predict(None)  # type: ignore[arg-type]

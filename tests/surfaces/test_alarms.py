@@ -106,6 +106,14 @@ def test_too_few_clean_elements_are_refused_with_the_smallest_number(workdir: Pa
     good(*command, "--calibrate", "short.csv")
     message = refused("stream", "flow", "new.csv", "--alarm", "0.001")
     assert "on 99 clean elements" in message and "at least 999" in message
+    write(workdir / "short.csv", series(90, 3))
+    needed = 19 + 99 + 30 + 1  # a window of 100 is whole at the 100th score
+    command = ("stream", "flow", "new.csv", "--alarm", "0.05", "--window", "100")
+    message = refused(*command, "--calibrate", "short.csv", "--output", "p.csv")
+    assert "0 can be compared in windows of 100; alarms at a rate of 0.05 need 19" in message
+    assert f"which are {needed} elements; give more" in message and "ask for" not in message
+    write(workdir / "short.csv", series(needed, 3))
+    good(*command, "--calibrate", "short.csv", "--output", "p.csv")
 
 
 def test_what_does_not_fit_is_refused(workdir: Path) -> None:

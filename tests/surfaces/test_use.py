@@ -29,6 +29,7 @@ from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.cli import main, output
 from threefold.data.readers import read_pairs
+from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 from threefold.training.experiment import TrainedRun
 
@@ -718,6 +719,19 @@ def test_a_second_ctrl_c_says_what_is_left(
     assert f"threefold resume {tmp_path}" in capsys.readouterr().err
 
 
+def test_a_signal_that_nobody_saw_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+    with Interrupts() as outer:
+        with Interrupts() as seen:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert seen.asked
+        assert not outer.asked
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert outer.asked
+
+
 @pytest.mark.parametrize("name", ["labels", "sounds", "columns"])
 def test_an_empty_argument_is_not_the_current_folder(
     name: str, place: Path, runs: dict[str, TrainedRun], capsys: Any, monkeypatch: Any
@@ -829,6 +843,16 @@ def test_inputs_that_cannot_be_read_are_named(place: Path, runs: dict[str, Train
         runs["sounds"].model.predict(np.zeros(4))
     with pytest.raises(ThreefoldError, match=r"images: contains images, .* trained on sounds"):
         threefold.evaluate(runs["sounds"], place / "images")
+    for name, trained in (
+        ("sounds", "sounds"),
+        ("images", "images"),
+        ("ts", "sequences of numbers"),
+        ("conll", "tagged words"),
+        ("pairs", "texts"),
+    ):
+        message = f"houses.csv: a table, but the model was trained on {trained} that were not"
+        with pytest.raises(ThreefoldError, match=message):
+            threefold.evaluate(runs[name], place / "houses.csv")
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -893,6 +917,11 @@ def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, Tra
     for name in columns[1:]:
         with pytest.raises(ThreefoldError, match=f"column {name} has no usable number in any"):
             threefold.predict(folder, {**rows, name: nothing})
+    far = {**rows, "flow": [1e12 + n for n in range(60)]}
+    with pytest.raises(
+        ThreefoldError, match=r"between 1e\+12 and 1e\+12, which is more than 10,000"
+    ):
+        threefold.predict(folder, far)
     late = {**rows, "flow": rows["flow"][:10] + nothing[10:]}
     with pytest.raises(ThreefoldError, match="column flow has no usable number in the last"):
         threefold.predict(folder, late)

@@ -430,6 +430,12 @@ def test_text_beside_numbers_is_asked_about(tmp_path: Path) -> None:
     ]
     inputs = [facts(user_task(path, chosen(choice)))["inputs"] for choice in choices]
     assert inputs == ["about", "age, size"]
+    rows = [(row[0], "DE" if number % 3 else "FR", row[3]) for number, row in enumerate(rows)]
+    path = write(tmp_path / "reviews.csv", "review,country,mood", rows)
+    choices = asked(path)  # several labels and one text: each answer is whole
+    assert choices == [f"--features review --target {name}" for name in ("country", "mood")]
+    for choice in choices:
+        assert facts(user_task(path, chosen(choice)))["inputs"] == "review"
 
 
 def test_a_number_per_group_is_regressed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +12,10 @@ from threefold.data.loaders import Batch
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import Result, TrainingSettings, train
+from threefold.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    import pytest
 
 STEPS = 40
 
@@ -38,6 +43,19 @@ def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[Languag
         steps=steps, carry_state=True, eval_every=10, save_every=save, seed=5
     )
     return model, train(model, rows, settings, validation=[rows(10**6)], folder=folder)
+
+
+def die_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make training end the process after so many steps, until `monkeypatch.undo()`."""
+    monkeypatch.undo()
+    step, left = Trainer.step, iter(range(steps))
+
+    def dies(self: Trainer, *more: Any) -> bool:
+        if next(left, None) is None:
+            raise SystemExit(9)
+        return step(self, *more)
+
+    monkeypatch.setattr(Trainer, "step", dies)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ def test_errors_along_a_stream_are_those_of_one_pass(tmp_path: Path) -> None:
     for number, nats, chosen in ((place, logits[place - 1], "carried"), (far, short, "fresh")):
         expected = -nats[stream[number]] / np.log(2)
         measured = getattr(errors, chosen)[errors.positions == number]
-        assert_close(torch.from_numpy(measured)[0], expected, "output")
+        # The model computes in float32, in rows of other lengths.
+        assert_close(torch.from_numpy(measured)[0].float(), expected.float(), "output")
     assert errors.unit == "bits_per_byte" and len(errors.positions) == len(errors.fresh)
     evaluation = threefold.evaluate(run, split="train", by_position=True)
     lines = evaluation["by_position"]["lines"]

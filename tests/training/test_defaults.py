@@ -65,7 +65,7 @@ def test_a_time_limit_counts_the_steps_that_fit(monkeypatch: pytest.MonkeyPatch)
     assert chosen(4_000, {"time": 100})[0].model.size == "small"
     config, reasons = chosen(4_000, {"time": 10})
     assert config.data.batch_size == 8 and "steps in 10 s" in reasons["data.batch_size"]
-    config, reasons = chosen(60, {"time": 3600})
+    config, reasons = chosen(60, {"time": 3600, "augment": ()})
     assert config.training.steps == 1200  # 200 passes over 48 examples in batches of 8
     assert "memorize" in reasons["training.steps"]
 
@@ -75,7 +75,7 @@ def test_what_is_given_is_never_changed() -> None:
         "data": {"name": "waves", "batch_size": 16},
         "model": {"width": 16, "depth": 1, "options": {"dropout": 0.5}},
     }
-    training = {"steps": 600, "learning_rate": 1e-3, "keep_best": True}
+    training = {"steps": 600, "learning_rate": 1e-3, "keep_best": True, "augment": ("noise",)}
     config, reasons = chosen(60, training, **given)
     assert reasons == {} and config == RunConfig.read({**given, "training": training})
 

@@ -11,10 +11,10 @@ import torch
 
 import threefold
 from tests.surfaces.test_train_commands import command
+from tests.training.runs import die_after
 from tests.training.test_fine_tuning import sentence, weights, write_reviews
 from threefold.errors import ThreefoldError
 from threefold.models.ensemble import Ensemble, ensemble_of, member_count
-from threefold.training.trainer import Trainer
 
 SMALL = {"data.batch_size": 8, "model.width": 16, "model.depth": 1, "training.save_every": 2}
 OPTIONS: Any = {"mixers": "min_gru", "steps": 3, "ensemble": 3, "settings": SMALL}
@@ -75,15 +75,7 @@ def test_a_forecaster_averages_quantiles(tmp_path: Path) -> None:
 def test_an_ensemble_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_reviews(tmp_path / "a.csv")
     whole = threefold.train(path, folder=tmp_path / "whole", **OPTIONS)
-    step, calls = Trainer.step, {"left": 5}  # in the second member
-
-    def dies(self: Trainer, *more: Any) -> bool:
-        if not calls["left"]:
-            raise SystemExit(9)
-        calls["left"] -= 1
-        return step(self, *more)
-
-    monkeypatch.setattr(Trainer, "step", dies)
+    die_after(5, monkeypatch)  # in the second member
     with pytest.raises(SystemExit):
         threefold.train(path, folder=tmp_path / "part", **OPTIONS)
     monkeypatch.undo()

@@ -12,11 +12,12 @@ import torch
 
 import threefold
 from tests.surfaces.test_train_commands import command
+from tests.training.runs import die_after
 from tests.training.test_fine_tuning import sentence, weights
 from threefold.errors import ThreefoldError
+from threefold.training import pretraining
 from threefold.training.config import RunConfig
 from threefold.training.pretraining import pretraining_task
-from threefold.training.trainer import Trainer
 from threefold.training.training_data import open_data
 
 SMALL = {"data.batch_size": 8, "model.width": 16, "model.depth": 1, "training.save_every": 2}
@@ -54,6 +55,34 @@ def test_rows_without_a_label_are_pretrained_on_and_nothing_else(tmp_path: Path)
         assert (targets[length:] == -100).all()
 
 
+def test_words_start_from_the_documents_that_they_share_if_these_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, used = write_texts(tmp_path / "a.csv"), []
+
+    def start(name: str) -> Any:
+        original = getattr(pretraining, name)
+
+        def record(model: Any, inputs: Any, *rest: Any) -> int:
+            before = model.embedding.weight.detach().clone()
+            found = int(original(model, inputs, *rest))
+            changed = (model.embedding.weight != before).any(1)
+            used.append((name, len(inputs), found, int(changed.sum())))
+            return found
+
+        return record
+
+    for name in ("start_from_documents", "start_from_neighbours"):
+        monkeypatch.setattr(pretraining, name, start(name))
+    for fewest in (50, 200):
+        monkeypatch.setattr(pretraining, "FEWEST_DOCUMENTS", fewest)
+        threefold.train(path, mixers="min_gru", pretrain=True, steps=1, settings=SMALL)
+    names, inputs, found, changed = zip(*used, strict=True)
+    assert names == ("start_from_documents", "start_from_neighbours")
+    assert inputs[0] == inputs[1] >= 80
+    assert found == changed and min(found) > 5
+
+
 @pytest.mark.parametrize("kind", ["text", "series"])
 def test_a_pretrained_run_starts_from_what_was_learnt_and_resumes_bit_for_bit(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,17 +94,8 @@ def test_a_pretrained_run_starts_from_what_was_learnt_and_resumes_bit_for_bit(
     options["settings"] = {**SMALL, "training.pretrain_steps": 3}
     whole = threefold.train(path, folder=tmp_path / "whole", **options)
     assert len((tmp_path / "whole" / "pretraining" / "log.jsonl").read_text().splitlines()) == 3
-    step, calls = Trainer.step, {"left": 2}
-
-    def dies(self: Trainer, *more: Any) -> bool:
-        if not calls["left"]:
-            raise SystemExit(9)
-        calls["left"] -= 1
-        return step(self, *more)
-
-    monkeypatch.setattr(Trainer, "step", dies)
     for steps in (2, 3):  # in the midst of pretraining, then of training
-        calls["left"] = steps
+        die_after(steps, monkeypatch)
         with pytest.raises(SystemExit):
             threefold.train(path, folder=tmp_path / "part", **options)
     monkeypatch.undo()

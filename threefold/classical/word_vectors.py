@@ -139,7 +139,7 @@ def _split_texts(sentences: Iterable[str | Sequence[str]]) -> Iterator[Sequence[
     for sentence in [sentences] if isinstance(sentences, str) else sentences:
         if isinstance(sentence, str):
             yield from sentences_of(sentence)
-        elif all(isinstance(word, str) for word in sentence):
+        elif isinstance(sentence, Iterable) and all(isinstance(word, str) for word in sentence):
             yield sentence
         else:
             raise ThreefoldError(
@@ -170,7 +170,8 @@ class WordVectors:
             )
         self._numbers = {word: number for number, word in enumerate(self.words)}
         if len(self._numbers) < len(self.words):
-            raise ThreefoldError("a word occurs twice among the words; expected different ones")
+            twice = next(word for n, word in enumerate(self.words) if self._numbers[word] != n)
+            raise ThreefoldError(f"the word {twice!r} has two vectors; expected one for each word")
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         self._directions = self.vectors / np.maximum(lengths, 1e-30)
 
@@ -241,6 +242,8 @@ class WordVectors:
         return right, len(known)
 
     def _nearest(self, target: Array, left_out: list[int], count: int) -> list[tuple[str, float]]:
+        if count < 1:
+            raise ThreefoldError(f"count is {count}, expected at least 1 word")
         scores = self._directions @ (target / max(float(np.linalg.norm(target)), 1e-30))
         scores[left_out] = -np.inf
         count = min(count, len(self) - len(set(left_out)))
@@ -294,6 +297,11 @@ class WordVectors:
             )
         if not rows:
             raise file_error(path, None, "no vectors in it")
+        if len(set(words)) < len(words):
+            first: dict[str, int] = {}
+            number = next(n for n, word in enumerate(words) if first.setdefault(word, n) != n)
+            what = f"a second vector of {words[number]!r}; expected one for each word"
+            raise file_error(path, number + 1 + (announced is not None), what)
         return cls(words, np.stack(rows))
 
 

@@ -16,7 +16,7 @@ def fine_tuning(
     labels: Annotated[int, typer.Option(min=20, help="Labelled texts of a draw.")] = 200,
     pretrain_steps: Annotated[
         int, typer.Option(min=1, help="Steps of the language model that the others start from.")
-    ] = 1200,
+    ] = 150,
     folder: Annotated[
         Path | None, typer.Option(help="Keep runs and results; the same command continues them.")
     ] = None,

@@ -151,7 +151,10 @@ def _prepare(
     data = open_run_data(config, start, data_name)
     chosen: Mapping[str, str] = {}
     if data_name is None:
-        config, data, chosen = suit(config, data, start, folder)
+        with output.progress_bar("comparing augmentations") as show:
+            config, data, chosen = suit(
+                config, data, start, folder, on_run=show, dry=folder is None
+            )
     return config, replace(prepare(config, data, start, started), chosen=chosen)
 
 
@@ -289,6 +292,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     facts.append(("chance level", output.chance_text(summary)))
     if result.kept_step is not None:
         facts.append(("kept", _kept_text(result.kept_step)))
+    if "decision" in summary:
+        facts.append(("decision", summary["decision"]["text"]))
     if "overfitting" in summary:
         facts.append(("overfitting", summary["overfitting"]))
     if summary["published"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threefold.cli import output
 from threefold.drawing.text import format_bytes, format_duration
@@ -39,7 +39,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("parameters", _parameters(config, model)),
             *_stream_facts(config, model),
             *_ensemble_facts(config),
-            *_augmentation_facts(config),
+            *_augmentation_facts(config, prepared),
             *_chosen_facts(config, prepared),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
@@ -56,9 +56,15 @@ def _chosen_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, s
 
     values = flat(config.model_dump(mode="json"))
     shown = [
-        f"{name}={str(values[name]).lower()} ({reason})" for name, reason in prepared.chosen.items()
+        f"{name}={_shown(values[name])} ({reason})" for name, reason in prepared.chosen.items()
     ]
     return [("chosen" if number == 0 else "", text) for number, text in enumerate(shown)]
+
+
+def _shown(value: Any) -> str:
+    """The value of a setting, as `--set` reads it."""
+    names = ",".join(value) if isinstance(value, list) else value
+    return str(names).lower() or "none"
 
 
 def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
@@ -74,9 +80,10 @@ def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[s
     return [("pretraining", f"next element of {count:,} inputs, {' or '.join(limits)}, {rate}")]
 
 
-def _augmentation_facts(config: RunConfig) -> list[tuple[str, str]]:
+def _augmentation_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
     names = ", ".join(config.training.augment)
-    return [("augmentation", f"{names}, of training batches, as asked for")] if names else []
+    why = "which won" if "training.augment" in prepared.chosen else "as asked for"
+    return [("augmentation", f"{names}, of training batches, {why}")] if names else []
 
 
 def _ensemble_facts(config: RunConfig) -> list[tuple[str, str]]:

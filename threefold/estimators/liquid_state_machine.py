@@ -100,7 +100,8 @@ class LiquidStateMachine(ReservoirEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.grid) != 3 or not all(isinstance(n, int) and n >= 1 for n in self.grid):
+        grid = _members(self.grid)
+        if len(grid) != 3 or not all(isinstance(n, int) and n >= 1 for n in grid):
             raise self._bad("grid", "three whole numbers of at least 1")
         for setting in ("inhibitory", "input_density"):
             if not 0 <= getattr(self, setting) <= 1:
@@ -112,7 +113,7 @@ class LiquidStateMachine(ReservoirEstimator):
             if not 0 < getattr(self, setting) < math.inf:
                 raise self._bad(setting, "a number above 0")
         for setting in ("refractory", "synapse_times"):
-            pair = getattr(self, setting)
+            pair = _members(getattr(self, setting))
             if len(pair) != 2 or not all(0 < time < math.inf for time in pair):
                 raise self._bad(setting, "two times above 0, of excitatory and inhibitory neurons")
         if not self.reset < self.threshold:
@@ -293,3 +294,8 @@ class LiquidStateMachine(ReservoirEstimator):
     def _warn(self, finding: str, advice: str) -> None:
         # Past the context manager and the method that was called, to its caller.
         warnings.warn(f"{self.name}: the liquid {finding}; {advice}", UserWarning, stacklevel=5)
+
+
+def _members(value: Any) -> Sequence[Any]:
+    """The members of a setting that should have several; a single number has none."""
+    return value if isinstance(value, Sequence) else ()

@@ -277,7 +277,8 @@ class ReservoirEstimator(RidgeEstimator, ABC):
 
     def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
         """Raise unless a carried state fits."""
-        given = {name: tuple(leaf.shape) for name, leaf in state.items()}
+        leaves = state.items() if isinstance(state, dict) else [("state", state)]
+        given = {name: tuple(getattr(leaf, "shape", ())) for name, leaf in leaves}
         shapes = self._state_shapes(outputs)
         rows = given.get(next(iter(shapes)), (0,))[0] if rows is None else rows
         expected = {name: (rows, *shape) for name, shape in shapes.items()}

@@ -68,7 +68,8 @@ def expected(
     size = hidden // blocks if blocks else 0
     parts_fit = state.dim() == 3 and state.shape[1] == parts
     extra_fits = extra is None if extras == 0 else extra is not None and len(extra) == extras
-    if size * blocks != hidden or recurrent.shape[-1] != size or not (parts_fit and extra_fits):
+    fits = size * blocks == hidden and recurrent.shape[1:] == (gates * size, size)
+    if not (fits and parts_fit and extra_fits):
         batch = inputs.shape[0]
         return (
             f"recurrent [N, {gates}·S, S] with N·S = {hidden}, state [{batch}, {parts}, {hidden}], "

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+
+# Types whose memory a kernel may read directly; subclasses may store something else there.
+PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
 
 
 def expected_kind(

@@ -4,14 +4,11 @@ A declaration is parsed into arguments and results. From it follow the schema fo
 of inputs with its message, and the shapes of results. `declarations.py` is the list.
 
 An argument is `name[sizes]`, with `?` if it may be None and with alternatives as `[a|a,b]`. A size
-is a name, a number, or `2*name/64+1`, where the quotient is rounded up and the factor may be a
-name; `*` stands for any axes before the others, `=x` for the shape of x, or one that the
-operation's module adds. Sizes that are named batch, rows or count may be 0. Behind the brackets,
-`int64` is another dtype than the first tensor's; `~step` lets a tensor [B, L, D] be a slice of a
-wider one, its elements that many numbers apart; with `~` alone the strides of axes B, L and H go to
-the kernel as `strides`, those of gradients last. A plain argument is `name:bool`, int, float, str
-or dtype. A result with `@name` is empty unless that flag is set or that tensor is given, and with
-`@name=0` filled with zeros.
+is a name, a number, or `2*name+1`; `*` stands for any axes before the others, `=x` for the shape of
+x, or for one that the operation's module adds. Sizes that are named batch, rows or stored may be 0.
+Behind the brackets, `int64` is another dtype than the first tensor's. A plain argument is
+`name:bool`, int, float, str or dtype. A result with `@name` is empty unless that flag is set or
+that tensor is given.
 """
 
 from __future__ import annotations
@@ -26,30 +23,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.kernels.checks import expected_kind
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES, expected_kind
 
 _ARGUMENT = re.compile(
-    r"(?P<name>\w+)(?P<optional>\??)(\[(?P<shapes>[^\]]*)\](?P<dtype>\w*)(~(?P<stride>\w*))?"
-    r"(@(?P<when>\w+)(?P<zeros>=0)?)?|:(?P<plain>\w+))"
+    r"(?P<name>\w+)(?P<optional>\??)(\[(?P<shapes>[^\]]*)\](?P<dtype>\w*)(@(?P<when>\w+))?|:(?P<plain>\w+))"
 )
-_SIZE = re.compile(
-    r"((?P<factor>\w+)\*)?(?P<name>[a-zA-Z]\w*)(/(?P<divisor>\d+))?(?P<offset>[+-]\d+)?"
-    r"|(?P<number>\d+)"
-)
+_SIZE = re.compile(r"((?P<factor>\d+)\*)?(?P<name>[a-zA-Z]\w*)(?P<offset>[+-]\d+)?|(?P<number>\d+)")
 _PLAIN = {"bool": "bool", "int": "int", "float": "float", "str": "str", "dtype": "ScalarType"}
-_MAY_BE_ZERO = ("batch", "rows", "count")
+_MAY_BE_ZERO = ("batch", "rows", "stored")
+# Shapes that an operation remembers, so that it checks and counts them once.
+MOST_SHAPES = 1024
 
 Sizes = dict[str, Any]  # plain or symbolic integers
 
 
 @dataclass(frozen=True)
 class Size:
-    """One axis: factor · ⌈sizes[name] / divisor⌉ + offset, or `offset` where there is no name."""
+    """One axis: factor · sizes[name] + offset, or the number `offset` where there is no name."""
 
     name: str | None
-    factor: int | str = 1
-    divisor: int = 1
-    offset: int = 0
+    factor: int
+    offset: int
 
     @classmethod
     def parse(cls, text: str) -> Size:
@@ -58,51 +52,28 @@ class Size:
         if found is None:
             raise ValueError(f"{text!r} is not a size")
         if found["number"]:
-            return cls(None, offset=int(found["number"]))
-        factor = found["factor"] or "1"
-        return cls(
-            found["name"],
-            int(factor) if factor.isdigit() else factor,
-            int(found["divisor"] or 1),
-            int(found["offset"] or 0),
-        )
-
-    def _factor(self, sizes: Sizes) -> Any:
-        return sizes[self.factor] if isinstance(self.factor, str) else self.factor
+            return cls(None, 1, int(found["number"]))
+        return cls(found["name"], int(found["factor"] or 1), int(found["offset"] or 0))
 
     def of(self, sizes: Sizes) -> Any:
         """Its number."""
-        if self.name is None:
-            return self.offset
-        number = sizes[self.name]
-        if self.divisor > 1:
-            number = (number + self.divisor - 1) // self.divisor
-        return self._factor(sizes) * number + self.offset
-
-    def _is_known(self, sizes: Sizes) -> bool:
-        return all(not isinstance(n, str) or n in sizes for n in (self.name, self.factor))
+        return self.offset if self.name is None else self.factor * sizes[self.name] + self.offset
 
     def shown(self, sizes: Sizes) -> str:
         """Its number if it is known, else as it is written."""
-        if self._is_known(sizes):
+        if self.name is None or self.name in sizes:
             return str(self.of(sizes))
         factor = f"{self.factor}·" if self.factor != 1 else ""
-        quotient = f"⌈{self.name}/{self.divisor}⌉" if self.divisor > 1 else self.name
-        return f"{factor}{quotient}" + (f"{self.offset:+}" if self.offset else "")
+        return f"{factor}{self.name}" + (f"{self.offset:+}" if self.offset else "")
 
     def fits(self, number: Any, sizes: Sizes) -> bool:
         """Whether an axis may have this many places; a size that is new gets its number."""
-        if self._is_known(sizes):
-            return bool(number == self.of(sizes))
-        if self.divisor > 1 or self.name is None or self.name in sizes:
-            return True  # another tensor decides
-        if isinstance(self.factor, str) and self.factor not in sizes:
-            return True
-        factor = self._factor(sizes)
-        if factor < 1 or (number - self.offset) % factor:
-            return False
-        sizes[self.name] = (number - self.offset) // factor
-        return bool(sizes[self.name] > 0 or self.name in _MAY_BE_ZERO)
+        if self.name is not None and self.name not in sizes:
+            if (number - self.offset) % self.factor:
+                return False
+            sizes[self.name] = (number - self.offset) // self.factor
+            return bool(sizes[self.name] > 0 or self.name in _MAY_BE_ZERO)
+        return bool(number == self.of(sizes))
 
 
 @dataclass(frozen=True)
@@ -130,8 +101,8 @@ class TensorShape:
 
     def fits(self, tensor: Tensor, sizes: Sizes, given: Mapping[str, Any]) -> bool:
         """Whether a tensor has this shape; sizes that were not known get their numbers."""
-        if self.like is not None:  # what a module adds is a result's
-            return self.like not in given or bool(tensor.shape == given[self.like].shape)
+        if self.like is not None:
+            return bool(tensor.shape == given[self.like].shape)
         before = tensor.dim() - len(self.axes)
         if before < 0 or (before and not self.any_before):
             return False
@@ -157,9 +128,7 @@ class Argument:
     optional: bool
     shapes: tuple[TensorShape, ...]
     dtype: torch.dtype | None
-    stride: str | None  # the name of its step, empty for those in `strides`
     when: str | None
-    zeros: bool
 
     @classmethod
     def parse(cls, text: str) -> Argument:
@@ -170,14 +139,7 @@ class Argument:
         shapes = tuple(map(TensorShape.parse, (found["shapes"] or "").split("|")))
         dtype = getattr(torch, found["dtype"]) if found["dtype"] else None
         return cls(
-            name=found["name"],
-            plain=found["plain"],
-            optional=bool(found["optional"]),
-            shapes=shapes,
-            dtype=dtype,
-            stride=found["stride"],
-            when=found["when"],
-            zeros=bool(found["zeros"]),
+            found["name"], found["plain"], bool(found["optional"]), shapes, dtype, found["when"]
         )
 
     @property
@@ -236,9 +198,8 @@ class Declaration:
     """An operation's name, arguments and results, and the integers that its C function gets.
 
     `sizes` and `workspace` name sizes, flags and what a kernel's module adds to them, in the order
-    in which the C function gets them, and the one that says how large its workspace must be (`?`:
-    it may be null; of no sizes: made by the module). `unread`: inputs of the operation that the C
-    function does not get; `tables`: further ones that it gets.
+    in which the C function gets them, and the one that says how large its workspace must be.
+    `unread`: inputs that only the backward pass needs, so that the C function does not get them.
     """
 
     def __init__(
@@ -249,7 +210,6 @@ class Declaration:
         workspace: str | None = None,
         function: str | None = None,
         unread: str = "",
-        tables: str = "",
     ) -> None:
         self.name, rest = " ".join(text.split()).split("(", 1)
         inputs, results = rest.split(") ->")
@@ -258,13 +218,14 @@ class Declaration:
         self.names = tuple(argument.name for argument in self.inputs)
         self.tensors = tuple(argument for argument in self.inputs if not argument.plain)
         self.read = tuple(one for one in self.tensors if one.name not in unread.split())
-        self.tables = tuple(tables.split())
-        strided = [one.name for one in self.tensors if one.stride == ""]
-        self.strided = tuple(sorted(strided, key=lambda name: name.startswith("grad_")))
         self.integers = tuple(sizes.split())
-        self.workspace = None if workspace is None else tuple(workspace.strip("?").split())
-        self.may_lack_workspace = workspace is not None and workspace.startswith("?")
+        self.workspace = None if workspace is None else tuple(workspace.split())
         self.numbers = tuple(a.name for a in self.inputs if a.plain == "float")
+        self._same_dtype = tuple(i for i, a in enumerate(self.tensors) if a.dtype is None)
+        others = [(i, a) for i, a in enumerate(self.tensors) if a.dtype and a.name != "lengths"]
+        self._other_dtypes = tuple((i, a.name, a.dtype) for i, a in others)
+        self._lengths = next((i for i, a in enumerate(self.tensors) if a.name == "lengths"), None)
+        self._fitting: dict[tuple[Any, ...], bool] = {}
         backward = self.name.endswith("_backward")
         self.function = function or (self.name if backward else f"{self.name}_forward")
 
@@ -278,10 +239,9 @@ class Declaration:
         """The C function."""
         outputs = [result.name + "?" * (result.when is not None) for result in self.results]
         if self.workspace is not None:
-            outputs.append("workspace" + "?" * self.may_lack_workspace)
-        inputs = [argument.name + "?" * argument.optional for argument in self.read]
-        inputs += [*self.tables, *(("strides",) if self.strided else ())]
-        return Prototype(self.function, tuple(outputs), tuple(inputs), self.integers, self.numbers)
+            outputs.append("workspace")
+        inputs = tuple(argument.name + "?" * argument.optional for argument in self.read)
+        return Prototype(self.function, tuple(outputs), inputs, self.integers, self.numbers)
 
     @cached_property
     def schema(self) -> str:
@@ -304,6 +264,24 @@ class Declaration:
 
     def expected(self, *tensors: Tensor | None) -> str | None:
         """The shape, dtype or device that was expected; None if all inputs fit."""
+        if torch.compiler.is_compiling() or type(tensors[0]) not in PLAIN_TENSOR_TYPES:
+            wrong = self._wrong_shape(tensors)  # sizes may be symbolic
+        else:
+            shapes = tuple(None if x is None else x.shape for x in tensors)
+            wrong = None if shapes in self._fitting else self._wrong_shape(tensors)
+            if wrong is None:
+                remember(self._fitting, shapes, True)
+        if wrong is not None:
+            return wrong
+        same: list[Any] = [tensors[i] for i in self._same_dtype]
+        lengths = None if self._lengths is None else tensors[self._lengths]
+        for i, name, dtype in self._other_dtypes:
+            tensor = tensors[i]
+            if tensor is not None and (tensor.dtype, tensor.device) != (dtype, same[0].device):
+                return f"{name} of {dtype} on {same[0].device}"
+        return expected_kind(same[0], tuple(same[1:]), lengths)
+
+    def _wrong_shape(self, tensors: Sequence[Tensor | None]) -> str | None:
         given = dict(zip((argument.name for argument in self.tensors), tensors, strict=True))
         sizes: Sizes = {}
         for argument in self.tensors:
@@ -314,35 +292,20 @@ class Declaration:
             if tensor is not None and not argument.fits(tensor, sizes, given):
                 others = ", ".join(each.shown(known, given) for each in self.tensors)
                 return f"{others}, none empty"
-        same: list[Any] = [given[a.name] for a in self.tensors if a.dtype is None]
-        return expected_kind(same[0], tuple(same[1:]), given.get("lengths"))
+        return None
 
     def result_shapes(self, given: Mapping[str, Any], sizes: Sizes) -> list[Any]:
-        """The shapes of the results; None for those that are empty."""
-        shapes: list[Any] = []
+        """The shapes of the results."""
+        shapes = []
         for result in self.results:
             condition = True if result.when is None else given[result.when]
-            like = result.shapes[0].like
-            missing = like is not None and like not in sizes and given[like] is None
-            empty = condition is None or condition is False or missing
-            shapes.append(None if empty else result.shapes[0].of(sizes, given))
+            empty = condition is None or condition is False
+            shapes.append((0,) if empty else result.shapes[0].of(sizes, given))
         return shapes
 
-    def allocate(self, given: Mapping[str, Any], shapes: Sequence[Any]) -> list[Tensor]:
-        """New tensors for the results, not filled; also of torch's fake tensors."""
-        kinds = (given[argument.name] for argument in self.tensors if argument.dtype is None)
-        like = next(tensor for tensor in kinds if tensor is not None)
-        return [
-            (like.new_zeros if result.zeros and shape is not None else like.new_empty)(
-                (0,) if shape is None else shape
-            )
-            for result, shape in zip(self.results, shapes, strict=True)
-        ]
 
-    def strides(self, tensors: Mapping[str, Any]) -> list[int]:
-        """The strides of rows, elements and heads; 0 where an axis or a tensor is missing."""
-        found: list[int] = []
-        for name in self.strided:
-            tensor = tensors[name]
-            found += [0, 0, 0] if tensor is None else [0, 0, *tensor.stride()[:3]][-3:]
-        return found
+def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and not more than `MOST_SHAPES` of them."""
+    if len(known) >= MOST_SHAPES:
+        known.clear()
+    known[key] = value

@@ -3,8 +3,8 @@
 An operation is declared once. Its schema for torch, the check of its inputs, the shapes of its
 results, its derivative's arguments (`registration.derive`) and the C function's signature follow
 from here; a test compares the names with native/operations.h. `PROTOTYPES` lists the C functions of
-these operations, and all others: helpers of kernels, those that are no operations of torch, and
-what only programs call.
+these operations, and all others: those of operations with interfaces of their own, helpers of
+kernels, and what only programs call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ TOKEN_SHIFT_BACKWARD = Declaration(
 )
 
 _SHORT_CONVOLUTION = (
-    "x[batch,length,channels]~stride weight[channels,taps] bias?[channels]"
-    " state?[batch,taps-1,channels]"
+    "x[batch,length,channels] weight[channels,taps] bias?[channels] state?[batch,taps-1,channels]"
     " lengths?[batch]int64 silu:bool"
 )
 SHORT_CONVOLUTION = Declaration(
@@ -78,58 +77,8 @@ SWIGLU_BACKWARD = Declaration(
     "swiglu_backward(grad_y[*] gate[*] x[=gate]) -> grad_gate[=gate] grad_x[=gate]", sizes="count"
 )
 
-ROTARY = Declaration(
-    "rotary(x[batch,length,heads,size] cos[entries,half] sin[=cos] starts[batch]int64 back:bool)"
-    " -> y[=x]",
-    sizes="batch length heads size half entries back",
-    function="rotary",
-)
-
-_LONG_CONVOLUTION = (
-    "x[batch,source,channels] kernel[channels,taps] skip?[channels]"
-    " gate?[batch,outputs,channels]~gate_step size:int first:int"
-)
-LONG_CONVOLUTION = Declaration(
-    f"long_convolution({_LONG_CONVOLUTION} save:bool) -> y[=result] before[=result]@save",
-    sizes="batch source channels taps size first gate_step",
-    workspace="",
-    tables="twiddle",
-)
-LONG_CONVOLUTION_BACKWARD = Declaration(
-    f"long_convolution_backward(grad_y[=result] {_LONG_CONVOLUTION})"
-    " -> grad_x[=x] grad_kernel[=kernel] grad_skip[=skip]@skip",
-    sizes="batch source channels taps size first gate_step",
-    workspace="",
-    tables="twiddle",
-)
-
-_SCAN = (
-    "x[batch,length,channels]~x_stride delta[=x]~delta_stride A[channels,size]"
-    " B[batch,length,size]~B_stride C[=B]~C_stride D?[channels] gate?[=x]~gate_stride"
-    " delta_bias?[channels]"
-)
-_SCAN_SIZES = (
-    "batch length channels size x_stride delta_stride B_stride C_stride gate_stride softplus hold"
-)
-SELECTIVE_SCAN = Declaration(
-    f"selective_scan({_SCAN} state?[batch,channels,size] lengths?[batch]int64"
-    " softplus:bool hold:bool save:bool)"
-    " -> y[=x] new_state[batch,channels,size] states[batch,length/64+1,size,32*channels/32]@save=0",
-    sizes=f"{_SCAN_SIZES} keep",
-    workspace="?batch length channels size backward",
-)
-SELECTIVE_SCAN_BACKWARD = Declaration(
-    "selective_scan_backward(grad_y?[=x] grad_new_state?[batch,channels,size]"
-    f" states[batch,length/64+1,size,32*channels/32] {_SCAN} lengths?[batch]int64"
-    " softplus:bool hold:bool)"
-    " -> grad_x[=x] grad_delta[=x] grad_A[=A] grad_B[=B] grad_C[=B] grad_D[channels]"
-    " grad_gate[=x]@gate grad_bias[channels] grad_state[batch,channels,size]",
-    sizes=_SCAN_SIZES,
-    workspace="batch length channels size backward",
-)
-
 _CELL = (
-    "recurrent[blocks,gates*block,block] state[batch,parts,hidden] extra?[extras,hidden]"
+    "recurrent[blocks,outputs,block] state[batch,parts,hidden] extra?[extras,hidden]"
     " mask?[batch,hidden] lengths?[batch]int64 kind:str"
 )
 CELL_RECURRENCE = Declaration(
@@ -176,8 +125,8 @@ DIAGONAL_RECURRENCE_BACKWARD = Declaration(
 )
 
 RESERVOIR = Declaration(
-    "reservoir(drive[batch,length,units] values[count] columns[count]int32 starts[units+1]int64"
-    " back[count]int64 back_columns[count]int32 back_starts[units+1]int64 state[batch,units]"
+    "reservoir(drive[batch,length,units] values[stored] columns[stored]int32 starts[units+1]int64"
+    " back[stored]int64 back_columns[stored]int32 back_starts[units+1]int64 state[batch,units]"
     " lengths?[batch]int64 activation:str leak:float save:bool)"
     " -> out[=drive] new_state[=state] kept[=drive]@save",
     sizes="batch length units activation",
@@ -185,85 +134,54 @@ RESERVOIR = Declaration(
 )
 RESERVOIR_BACKWARD = Declaration(
     "reservoir_backward(grad_out?[=kept] grad_new_state?[batch,units] kept[batch,length,units]"
-    " values[count] columns[count]int32 starts[units+1]int64 lengths?[batch]int64"
+    " values[stored] columns[stored]int32 starts[units+1]int64 lengths?[batch]int64"
     " activation:str leak:float) -> grad_drive[=kept] grad_state[batch,units]",
     sizes="batch length units activation",
-)
-
-_MEMORY = (
-    "query[batch,length,groups,keys]~ key[=query]~ value[batch,length,heads,values]~"
-    " log_decay?[heads|batch,length,heads|batch,length,heads,keys]~"
-)
-_MEMORY_SIZES = "batch length heads groups keys values decays"
-_DECAY = (
-    f"{_MEMORY} log_decay_value?[=value]~ bonus?[heads,keys] state?[batch,heads,keys,values]"
-    " lengths?[batch]int64"
-)
-DECAY_RECURRENCE = Declaration(
-    f"decay_recurrence({_DECAY} save:bool check:bool)"
-    " -> out[batch,length,heads,values] new_state[batch,heads,keys,values]"
-    " checkpoints[batch,heads,length/64,keys,values]@save",
-    sizes=f"{_MEMORY_SIZES} check",
-    workspace=f"{_MEMORY_SIZES} on_value with_bonus backward",
-)
-DECAY_RECURRENCE_BACKWARD = Declaration(
-    "decay_recurrence_backward(grad_out[batch,length,heads,values]~"
-    " grad_new_state[batch,heads,keys,values] checkpoints[batch,heads,length/64,keys,values]"
-    f" {_DECAY} needs_log_decay:bool needs_log_decay_value:bool)"
-    " -> grad_query[=query] grad_key[=key] grad_value[=value]"
-    " grad_log_decay[=log_decay]@needs_log_decay"
-    " grad_log_decay_value[=log_decay_value]@needs_log_decay_value grad_bonus[=bonus]@bonus"
-    " grad_state[=state]@state",
-    sizes=_MEMORY_SIZES,
-    workspace=f"{_MEMORY_SIZES} on_value with_bonus backward",
-)
-
-_DELTA = (
-    f"{_MEMORY} strength?[batch,length,heads]~ write?[batch,length,heads,keys]~"
-    " read?[batch,length,heads,keys]~ state?[batch,heads,keys,values] lengths?[batch]int64"
-)
-DELTA_RECURRENCE = Declaration(
-    f"delta_recurrence({_DELTA} save:bool)"
-    " -> out[batch,length,heads,values] new_state[batch,heads,keys,values]"
-    " moved[batch,length,heads,values]@save checkpoints[batch,heads,length/64-1,keys,values]@save",
-    sizes=f"{_MEMORY_SIZES} parts",
-    workspace=f"{_MEMORY_SIZES} parts backward",
-)
-DELTA_RECURRENCE_BACKWARD = Declaration(
-    "delta_recurrence_backward(grad_out[batch,length,heads,values]~"
-    " grad_new_state[batch,heads,keys,values] moved[batch,length,heads,values]"
-    f" checkpoints[batch,heads,length/64-1,keys,values] {_DELTA})"
-    " -> grad_query[=query] grad_key[=key] grad_value[=value] grad_log_decay[=log_decay]@log_decay"
-    " grad_strength[=strength]@strength grad_write[=write]@write grad_read[=read]@read"
-    " grad_state[batch,heads,keys,values]",
-    sizes=f"{_MEMORY_SIZES} parts",
-    workspace=f"{_MEMORY_SIZES} parts backward",
 )
 
 OPERATIONS = tuple(value for value in list(globals().values()) if isinstance(value, Declaration))
 
 # name: outputs and workspace | inputs | integers but for the threads | numbers; ? may be null.
 _FUNCTIONS = """
-short_convolution_workspace: numbers | | batch channels taps backward
-token_shift_workspace: numbers | | shares batch channels
+short_convolution_workspace: numbers |  | batch channels taps backward
+token_shift_workspace: numbers |  | shares batch channels
+long_convolution_forward: y before? workspace | x kernel skip? gate? twiddle | batch source
+    channels taps size first gate_step
+long_convolution_backward: grad_x grad_kernel grad_skip? workspace | grad_y x kernel skip? gate?
+    twiddle | batch source channels taps size first gate_step
 online_convolution_spectrum: spectra | kernel twiddle | channels taps tile
-online_convolution: y pending inputs workspace | x near skip? spectra? twiddle? positions |
-    batch channels pending_row inputs_row rebuild
-vandermonde_product: y workspace numbers | factor coefficient lengths? | rows length channels
+online_convolution: y pending inputs workspace | x near skip? spectra? twiddle? positions | batch
+    channels pending_row inputs_row rebuild
+vandermonde_product: y workspace numbers | factor coefficient lengths? | rows length channels size
+    backwards
+vandermonde_moments: moments slopes? workspace numbers | x factor lengths? | rows length channels
     size backwards
-vandermonde_moments: moments slopes? workspace numbers | x factor lengths? | rows length
-    channels size backwards
-vandermonde_workspace: reals_and_doubles | | size moments
+vandermonde_workspace: reals_and_doubles |  | size moments
 linear: y workspace? | x weight bias? | rows inputs outputs
 linear_narrow: y workspace | x weight bias? | rows inputs outputs narrow
 linear_codes: y workspace? | x codes scale bias? | rows inputs outputs
 block_product: y workspace | x weight | rows width block x_stride y_stride turned
 block_product_weight: grad_weight workspace | grad_y x | rows width block x_stride y_stride
-rms_norm_workspace: numbers | | rows size groups
-selective_scan_workspace: numbers | | batch length channels size backward
-delta_recurrence_workspace: numbers | | batch length heads groups keys values decays parts
+rotary: y | x cos sin starts | batch length heads size half entries back
+rms_norm_workspace: numbers |  | rows size groups
+selective_scan_forward: y new_state states? workspace? | x delta A B C D? gate? delta_bias? state?
+    lengths? | batch length channels size x_stride delta_stride B_stride C_stride gate_stride
+    softplus hold keep
+selective_scan_backward: grad_x grad_delta grad_A grad_B grad_C grad_D grad_gate? grad_bias
+    grad_state workspace | grad_y? grad_new_state? states x delta A B C D? gate? delta_bias?
+    lengths? | batch length channels size x_stride delta_stride B_stride C_stride gate_stride
+    softplus hold
+selective_scan_workspace: numbers |  | batch length channels size backward
+delta_recurrence_forward: out new_state moved? checkpoints? workspace | query key value log_decay?
+    strength? write? read? state? lengths? strides | batch length heads groups keys values decays
+    parts
+delta_recurrence_backward: grad_query grad_key grad_value grad_log_decay? grad_strength?
+    grad_write? grad_read? grad_state workspace | grad_out grad_new_state moved checkpoints query
+    key value log_decay? strength? write? read? state? lengths? strides | batch length heads
+    groups keys values decays parts
+delta_recurrence_workspace: numbers |  | batch length heads groups keys values decays parts
     backward
-delta_recurrence_parts: parts | | memories values
+delta_recurrence_parts: parts |  | memories values
 pointwise: y | a? b? c? layout | function | scale offset
 reduce: y | a layout | largest | scale
 product: y | a b layout
@@ -273,19 +191,26 @@ from_integers: y | a | count
 to_integers: y | a | count
 history_step: out keys values | query key value bias? slopes? key_starts value_starts position |
     batch heads groups key_size value_size window bias_row bias_size key_room value_room | scale
-cell_recurrence_workspace: numbers | | batch length hidden blocks kind backward
-legs_recurrence_workspace: numbers | | batch hidden memories order
-decay_recurrence_workspace: elements | | batch length heads groups keys values decays on_value
+cell_recurrence_workspace: numbers |  | batch length hidden blocks kind backward
+legs_recurrence_workspace: numbers |  | batch hidden memories order
+decay_recurrence_forward: out new_state checkpoints? workspace | query key value log_decay?
+    log_decay_value? bonus? state? lengths? strides | batch length heads groups keys values decays
+    check
+decay_recurrence_backward: grad_query grad_key grad_value grad_log_decay? grad_log_decay_value?
+    grad_bonus? grad_state? workspace | grad_out grad_new_state checkpoints query key value
+    log_decay? log_decay_value? bonus? state? lengths? strides | batch length heads groups keys
+    values decays
+decay_recurrence_workspace: elements |  | batch length heads groups keys values decays on_value
     with_bonus backward
 time_warping: distances workspace | x y x_lengths? y_lengths? | queries references x_length
     y_length channels | window
-time_warping_workspace: elements | | y_length columns channels
+time_warping_workspace: elements |  | y_length columns channels
 random_convolutions: features workspace | series biases lengths? dilations counts channel_counts
     channels | batch depth length dilations_count features_count
-random_convolutions_workspace: elements | | depth length widest
+random_convolutions_workspace: elements |  | depth length widest
 word_vectors: inputs outputs workspace | words sentences thresholds aliases | count vocabulary
     width window negatives cbow key | first_rate last_rate
-word_vectors_workspace: elements | | width negatives
+word_vectors_workspace: elements |  | width negatives
 spiking_reservoir: traces spikes potential refractory current pending trace since use resource |
     drive weights targets delays starts utilisation recovery facilitation inhibitory periods |
     batch length units count slots synaptic dynamic | leak gain background threshold reset

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.declaration import Sizes
 from threefold.kernels.declarations import DIAGONAL_RECURRENCE, DIAGONAL_RECURRENCE_BACKWARD
 from threefold.kernels.dispatch import may_call_directly, register_kernel
@@ -23,7 +24,7 @@ def expected(decay: Tensor, write: Tensor, state: Tensor, lengths: Tensor | None
     fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
     if not fits or (lengths is not None and lengths.shape != shape[:1]):
         return f"decay {list(shape)} or {list(shape[2:])}, state [B, …] and lengths [B]"
-    return DIAGONAL_RECURRENCE.expected(decay, write, state, lengths)
+    return expected_kind(write, (decay, state), lengths)
 
 
 def _sizes(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Any]:

@@ -11,17 +11,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from threefold.kernels import library
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
 from threefold.kernels.replay.activity import active_recorder
-
-# Types whose memory a kernel may read directly; subclasses may store something else there.
-PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
 
 
 class Kernel(NamedTuple):

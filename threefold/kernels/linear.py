@@ -15,7 +15,8 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.autocast import under_autocast
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.replay.activity import recording
 
 # With more rows, torch's matrix product reuses each weight often enough from the cache.

@@ -7,19 +7,18 @@ checked in `ops`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
-from threefold.kernels.declaration import Sizes
-from threefold.kernels.declarations import LONG_CONVOLUTION, LONG_CONVOLUTION_BACKWARD
 from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
-from threefold.kernels.registration import NativeOperation, derive
+from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.system_memory import on_large_pages
 
 # No block is shorter: its overlap would cost more than its transform.
 SMALLEST_BLOCK = 64
@@ -59,36 +58,108 @@ def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
     return min((size for size in sizes if size >= taps), key=work)
 
 
-def _result(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Any]:
-    x = given["x"]
-    return {"result": (x.shape[0], x.shape[1] - given["first"], x.shape[2])}
+def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
+    return x.new_empty(torch.get_num_threads(), buffers, size, numbers_per_point(x.dtype))
 
 
-def _tables(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Tensor]:
-    """The table of the transform, and the workspace: each thread has buffers of its size."""
-    x, size = given["x"], given["size"]
-    buffers = 4 if "grad_y" in given else 2
-    workspace = x.new_empty(torch.get_num_threads(), buffers, size, numbers_per_point(x.dtype))
-    return {"twiddle": twiddle_factors(size, x.dtype), "workspace": workspace}
+def _forward(
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
+) -> tuple[Tensor, Tensor]:
+    """y, and with `save` also its value before the gate."""
+    outputs = _forward_shapes(x, kernel, skip, gate, size, first, save)
+    on_large_pages(outputs)
+    _call("forward", [*outputs, _workspace(x, 2, size)], [x, kernel, skip], gate, size, first)
+    return outputs
 
 
-def _of_gate(values: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """The gradient of the gate: its product with what it multiplies."""
-    if not values["needs_gate"] or values["gate"] is None:
-        return {}
-    before = values["before"]
-    if not values["save"]:
-        x, kernel, skip = values["x"], values["kernel"], values["skip"]
-        before, _ = operation(x, kernel, skip, None, values["size"], values["first"], False)
-    return {"grad_gate": values["grad_y"] * before}
+def _call(
+    name: str,
+    outputs: list[Tensor],
+    inputs: list[_Optional],
+    gate: _Optional,
+    size: int,
+    first: int,
+) -> None:
+    """Call a kernel; a gate that is a slice of a wider tensor is not copied."""
+    *_, x, kernel, _ = inputs
+    assert x is not None and kernel is not None
+    step = 0
+    if gate is not None:
+        gate, step = library.evenly_spaced(gate)
+    library.call(
+        f"long_convolution_{name}",
+        outputs,
+        [*map(library.contiguous, inputs), gate, twiddle_factors(size, x.dtype)],
+        [*x.shape, kernel.shape[1], size, first, step],
+        laid_out=True,
+    )
 
 
-_forward = NativeOperation(LONG_CONVOLUTION, add_sizes=_result, tables=_tables, large=True)
-_backward = NativeOperation(
-    LONG_CONVOLUTION_BACKWARD, add_sizes=_result, tables=_tables, large=True
+def _forward_shapes(
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
+) -> tuple[Tensor, Tensor]:
+    shape = (x.shape[0], x.shape[1] - first, x.shape[2])
+    return x.new_empty(shape), x.new_empty(shape if save else 0)
+
+
+def _backward(
+    grad_y: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    skip: _Optional,
+    gate: _Optional,
+    size: int,
+    first: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = _backward_shapes(grad_y, x, kernel, skip)
+    on_large_pages(grads)
+    _call(
+        "backward", [*grads, _workspace(x, 4, size)], [grad_y, x, kernel, skip], gate, size, first
+    )
+    return grads
+
+
+def _backward_shapes(
+    grad_y: Tensor, x: Tensor, kernel: Tensor, skip: _Optional, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of skip is empty where there is no skip."""
+    given = x.new_empty(0 if skip is None else skip.shape)
+    return x.new_empty(x.shape), kernel.new_empty(kernel.shape), given
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.size, ctx.first, ctx.saved = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]:
+    *inputs, before = ctx.saved_tensors
+    x, kernel, skip, gate = inputs
+    grads = backward(grad_y, *inputs, ctx.size, ctx.first)
+    grad_skip = None if skip is None else grads[2]
+    grad_gate = None
+    if gate is not None and ctx.needs_input_grad[3]:
+        if not ctx.saved:
+            before, _ = operation(x, kernel, skip, None, ctx.size, ctx.first, False)
+        grad_gate = grad_y * before
+    return *grads[:2], grad_skip, grad_gate, None, None, None
+
+
+_INPUTS = "Tensor x, Tensor kernel, Tensor? skip, Tensor? gate, int size, int first"
+
+operation = define(
+    f"long_convolution({_INPUTS}, bool save) -> (Tensor, Tensor)",
+    native=_forward,
+    shapes=_forward_shapes,
 )
-operation, backward = _forward.dispatched, _backward.dispatched
-derive(_forward, _backward, use="long_convolution", keeps=("before",), finish=_of_gate)
+backward = define(
+    f"long_convolution_backward(Tensor grad_y, {_INPUTS}) -> (Tensor, Tensor, Tensor)",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("long_convolution", save=_save, backward=_differentiate)
+differentiate_once("long_convolution_backward", use="long_convolution")
 
 
 def run(

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from threefold.kernels.autocast import under_autocast
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
 from threefold.kernels.dispatch import (
-    PLAIN_TENSOR_TYPES,
     may_call_directly,
     needs_saving,
     register_kernel,

@@ -18,7 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from threefold.kernels import library
 from threefold.kernels.autocast import autocast_device
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, transforms_active
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import transforms_active
 
 Value = TypeVar("Value")
 

@@ -80,7 +80,7 @@ derive(
     _backward,
     use="a reservoir",
     keeps=("back", "back_columns", "back_starts"),
-    given=_transposed,
+    prepare=_transposed,
 )
 
 

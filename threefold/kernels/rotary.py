@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.kernels.declarations import ROTARY
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
-from threefold.kernels.registration import NativeOperation, differentiate
+from threefold.kernels import library
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import register_kernel
+from threefold.kernels.registration import define, differentiate
 from threefold.kernels.replay.activity import recording
 
 _Pair = tuple[Tensor, Tensor]
@@ -36,16 +37,39 @@ def serves(query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor) ->
     )
 
 
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, starts: Tensor, back: bool) -> Tensor:
+    y = x.new_empty(x.shape)
+    sizes = [*x.shape, cos.shape[1], len(cos), back]
+    library.call("rotary", [y], [x, cos, sin, starts], sizes)
+    return y
+
+
+def _native(
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, starts: Tensor, back: bool
+) -> _Pair:
+    return _turn(query, cos, sin, starts, back), _turn(key, cos, sin, starts, back)
+
+
+def _shapes(query: Tensor, key: Tensor, *rest: Any) -> _Pair:
+    return query.new_empty(query.shape), key.new_empty(key.shape)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tables, ctx.back = inputs[1:]
+    *tables, ctx.back = inputs[2:]
     ctx.save_for_backward(*tables)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return operation(grad, *ctx.saved_tensors, not ctx.back), None, None, None, None
+def _differentiate(ctx: Any, grad_query: Tensor, grad_key: Tensor) -> tuple[Tensor | None, ...]:
+    grads = operation(grad_query, grad_key, *ctx.saved_tensors, not ctx.back)
+    return *grads, None, None, None, None
 
 
-operation = NativeOperation(ROTARY).dispatched
+operation = define(
+    "rotary(Tensor query, Tensor key, Tensor cos, Tensor sin, Tensor starts, bool back)"
+    " -> (Tensor, Tensor)",
+    native=_native,
+    shapes=_shapes,
+)
 differentiate("rotary", save=_save, backward=_differentiate)
 
 
@@ -63,7 +87,8 @@ def run(query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor) -> _P
             starts = length * torch.arange(len(rows), device=position.device)
         angle = places.unsqueeze(1) * frequencies
         tables = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
-    return operation(query, *tables, starts, False), operation(key, *tables, starts, False)
+    turned: _Pair = operation(query, key, *tables, starts, False)
+    return turned
 
 
 register_kernel("rotary", "cpu", run)

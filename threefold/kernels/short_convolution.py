@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from threefold.kernels.declaration import Sizes
+from threefold.kernels import library
 from threefold.kernels.declarations import SHORT_CONVOLUTION, SHORT_CONVOLUTION_BACKWARD
 from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import NativeOperation, derive
@@ -19,13 +19,15 @@ from threefold.kernels.registration import NativeOperation, derive
 MAX_TAPS = 64
 
 
-def _pass(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Any]:
-    return {"backward": "grad_y" in given}
+def _lay_out(tensors: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """x may be a slice of a wider tensor, which is not copied."""
+    x, stride = library.evenly_spaced(tensors["x"])
+    return {"x": x}, {"stride": stride, "backward": "grad_y" in tensors}
 
 
 expected = SHORT_CONVOLUTION.expected
-_forward = NativeOperation(SHORT_CONVOLUTION, add_sizes=_pass)
-_backward = NativeOperation(SHORT_CONVOLUTION_BACKWARD, add_sizes=_pass)
+_forward = NativeOperation(SHORT_CONVOLUTION, lay_out=_lay_out)
+_backward = NativeOperation(SHORT_CONVOLUTION_BACKWARD, lay_out=_lay_out)
 operation, backward = _forward.dispatched, _backward.dispatched
 derive(_forward, _backward, use="short_convolution")
 

@@ -12,10 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.declaration import Sizes
 from threefold.kernels.declarations import SWIGLU, SWIGLU_BACKWARD
 from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import NativeOperation, derive, differentiate
+
+
+def expected(gate: Tensor, x: Tensor) -> str | None:
+    """The shape, dtype or device that was expected; None if all inputs fit."""
+    return (
+        f"x {list(gate.shape)}, as gate"
+        if x.shape != gate.shape
+        else expected_kind(gate, (x,), None)
+    )
 
 
 def _count(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Any]:
@@ -36,7 +46,6 @@ def _differentiate_again(ctx: Any, of_gate: Tensor, of_x: Tensor) -> tuple[Tenso
     return for_grad, of_gate * grad_y * x * bend + of_x * grad_y * slope, of_gate * grad_y * slope
 
 
-expected = SWIGLU.expected
 _forward = NativeOperation(SWIGLU, add_sizes=_count)
 _backward = NativeOperation(SWIGLU_BACKWARD, add_sizes=_count)
 operation, backward = _forward.dispatched, _backward.dispatched

@@ -102,7 +102,7 @@ class MLSTM(Mixer):
         floor = torch.exp(-scaled.maxima).clamp(min=1e-6).to(out.dtype).unsqueeze(-1)
         out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor)
         out = (self.norm(out).to(x.dtype) * self.norm_weight).flatten(-2)
-        out = torch.addcmul(out, self.skip, convolved) * F.silu(gate)
+        out = (out + self.skip * convolved) * F.silu(gate)
         # The rounding error of the carried maximum is compensated in the memory.
         maximum = scaled.maximum.to(memory.dtype)
         memory = memory * torch.exp(scaled.maximum - maximum).to(memory.dtype)[..., None, None]

@@ -193,6 +193,11 @@ class XLNet(Model):
                     f"{self.name}: {name} is {tuple(value.shape)}, expected "
                     f"{tuple(tokens.shape)}, one for each token"
                 )
+        if not (ranks.is_meta or torch.compiler.is_compiling()) and bool((ranks < 0).any()):
+            raise ThreefoldError(
+                f"{self.name}: a rank is {int(ranks.min())}, expected 0 for given tokens and 1 or "
+                "more for those to predict"
+            )
         rows = None if mask is None else PaddedRows(mask, tokens.shape, self.name)
         aligned = tokens if rows is None else rows.align(tokens)
         check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)

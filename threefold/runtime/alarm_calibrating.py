@@ -11,6 +11,7 @@ from threefold.errors import ThreefoldError, option
 from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.calibration import smallest_count
 from threefold.runtime.scores.alarms import AlarmJudge, CollectingJudge
+from threefold.runtime.scores.scorers import WARM_UP
 from threefold.runtime.state_files import StateFile, fingerprint
 from threefold.runtime.stream_settings import StreamSettings
 
@@ -26,11 +27,13 @@ def fit_calibration(
     found = len(judge.points) if settings.window is None else len(judge.stretches)
     if found < needed:
         stretches = "" if settings.window is None else f" in windows of {settings.window}"
+        # Those to warm up and those that are missing are not compared, nor a window's first ones.
+        left_out = max(elements - len(judge.points), WARM_UP + 1) + (settings.window or 1) - 1
+        other = f", or ask for a rate of at least {1 / (found + 1):.2g}" if found else ""
         raise ThreefoldError(
             f"{settings.calibrate}: {elements:,} clean elements, of which {found:,} can be "
             f"compared{stretches}; alarms at a rate of {settings.alarm:g} need {needed:,} "
-            f"(1/rate − 1), which are {elements + needed - found:,} elements; give more, or ask "
-            f"for a rate of at least {1 / (found + 1):.2g}"
+            f"(1/rate − 1), which are {needed + left_out:,} elements; give more{other}"
         )
     made_with = _made_with(model, settings)
     return AlarmCalibration.fit(judge.points, settings.window, judge.stretches, made_with)

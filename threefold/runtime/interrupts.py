@@ -17,13 +17,23 @@ class InterruptedByUser(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Context manager: the first signal sets `asked`; a second one has its usual effect."""
+    """Context manager: the first signal sets `asked`; a second one has its usual effect.
+
+    So has the first one, at the end, if nobody looked at `asked` after it.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self._received: int | None = None
+        self._is_seen = False
         self._handlers: dict[int, Any] = {}  # of before
         self._wake_pipe: tuple[int, int] | None = None
         self._wakeup_descriptor = -1  # of before
+
+    @property
+    def asked(self) -> bool:
+        """Whether there was a signal; who reads it sees to it."""
+        self._is_seen = self._received is not None
+        return self._is_seen
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -49,6 +59,8 @@ class Interrupts:
         for end in self._wake_pipe or ():
             os.close(end)
         self._handlers, self._wake_pipe = {}, None
+        if kind is None and self._received is not None and not self._is_seen:
+            signal.raise_signal(self._received)
 
     def check(self, when: str) -> None:
         """Raise an error that says when, if there was a signal."""
@@ -68,5 +80,5 @@ class Interrupts:
         return not self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self._received = number
         signal.signal(number, self._handlers[number])

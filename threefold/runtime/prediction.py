@@ -27,7 +27,7 @@ from threefold.data.padding import pad_rows
 from threefold.data.permutation import cover_ranks
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Tokenize, TokenizeMasked, WordPieces
+from threefold.data.preprocessing.text import Labels, Tokenize, TokenizeMasked, WordPieces
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -221,14 +221,14 @@ def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
     inputs, mask = _padded(model, batch)
     logits = model(inputs)[0] if model.kind in IMAGE_KINDS else model(inputs, mask=mask)[0]
     probabilities = logits.double().softmax(-1).cpu().numpy()
-    names = preprocessing.labels
+    step: Labels = preprocessing.outputs.find(Labels)
     return [
         {
-            "label": names[int(row.argmax())],
-            "probability": float(row.max()),
-            "probabilities": dict(zip(names, row.tolist(), strict=True)),
+            "label": step.names[number],
+            "probability": float(row[number]),
+            "probabilities": dict(zip(step.names, row.tolist(), strict=True)),
         }
-        for row in probabilities
+        for number, row in zip(step.decide(probabilities).tolist(), probabilities, strict=True)
     ]
 
 

@@ -95,7 +95,7 @@ def refuse_unknown_past(preprocessing: Preprocessing, series: TimeSeries) -> Non
         if not known[:, number].any() and (is_target or name not in masked):
             raise ThreefoldError(
                 f"{prefix}column {name} has no usable number in any of its {len(known):,} rows; "
-                "a forecast needs the values so far"
+                f"{_what_is_needed(series.values[:, number])}"
             )
         needed = is_target and name not in masked
         if not known[-rows:, number].any() and (needed or not known[-rows:].any()):
@@ -104,6 +104,18 @@ def refuse_unknown_past(preprocessing: Preprocessing, series: TimeSeries) -> Non
                 "all that the model reads; fill them in, or leave them out to forecast from the "
                 "last known row"
             )
+
+
+def _what_is_needed(column: Array) -> str:
+    """Why a column without usable numbers cannot be forecast, and what to do."""
+    present = column[np.isfinite(column)]
+    if not len(present):
+        return "a forecast needs the values so far"
+    return (
+        f"they lie between {present.min():g} and {present.max():g}, which is more than "
+        f"{ABSURD:,.0f} deviations from the training data; give them in the units of training, or "
+        "train again"
+    )
 
 
 def _known(preprocessing: Preprocessing, series: TimeSeries) -> Array:

@@ -190,7 +190,8 @@ def register_task(
     make = f"{maker.__module__}:{maker.__qualname__}"
     taken = TASKS.get(name)
     if taken is not None and taken.make != make:
-        raise ThreefoldError(f"task {name!r}: the name is taken by {taken.title!r}; choose another")
+        owner = taken.make if taken.plugin else repr(taken.title)
+        raise ThreefoldError(f"task {name!r}: the name is taken by {owner}; choose another")
     example = maker() if card is None else card
     if not isinstance(example, Card):
         raise ThreefoldError(

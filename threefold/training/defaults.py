@@ -6,6 +6,7 @@
     model.options.dropout    from ten passes on, where classes or tokens are predicted
     training.keep_best       from three passes on
     training.learning_rate   a range test of 40 steps, if the run is much longer
+    training.augment         what wins on held-out examples, if there are few
 
 A run of a number of steps gets the same settings every time.  With a time limit the speed of the
 machine counts, too.  What was chosen is in config.toml with its reason, so a run resumes with it.
@@ -14,18 +15,19 @@ machine counts, too.  What was chosen is in config.toml with its reason, so a ru
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from threefold.drawing.text import format_duration
 from threefold.models.table import KINDS, build
+from threefold.training import few_examples
 from threefold.training.config import RunConfig
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ensembles import member_config
@@ -60,7 +62,10 @@ KEEP_FROM = 3  # passes from which the weights of the lowest validation loss are
 LEAST_VALID = 8  # examples of a validation that can tell them
 RANGE_COST = 1.5  # of a step of a range test, in steps of the run
 MOST_RANGE = 0.1  # of a run that a range test may take
+COMPARED = 8  # a run is so many times as long as one that compares augmentations
+COMPARING = 0.25  # of a time limit that the comparison of augmentations may take
 TESTED = ("adam", "adamw", "muon")  # optimizers whose rates the range test covers
+OnRun: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass
@@ -71,6 +76,8 @@ class Suiting:
     data: TrainingData
     start: StartingModel | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+    on_run: OnRun = lambda done, runs: None
+    dry: bool = False  # no comparisons, which take long
 
     def choose(self) -> None:
         """Choose whatever was not given."""
@@ -83,6 +90,7 @@ class Suiting:
         self._limit_passes()
         self._regularise()
         self._choose_rate()
+        self._choose_augmentation()
 
     def _take(self, key: str, value: Any, reason: str) -> None:
         self.config = with_setting(self.config, key, value)
@@ -237,21 +245,56 @@ class Suiting:
         reason = f"range test of {len(tested.rates)} steps: the loss falls up to a rate of {lowest}"
         self._take("training.learning_rate", rate, reason)
 
+    def _choose_augmentation(self) -> None:
+        if is_given(self.config, "training.augment") or self.config.data.pretrain:
+            return
+        tried, folds = few_examples.candidates(self.data), few_examples.FOLDS
+        if not tried:
+            return
+        least, most = few_examples.STEPS
+        steps = min(max(self.steps() // COMPARED, least), most)
+        tried = tried[: max(0, self._comparing_steps // (steps * folds) - 1)]
+        if not tried or steps > self.steps():
+            return
+        runs, done = folds * (len(tried) + 1), count(1)
+        shown = f"{runs} runs of {steps:,} steps"
+        if self.dry:
+            self.reasons["training.augment"] = f"compared when the run begins, by {shown}"
+            return
+        compare = few_examples.Comparison(
+            self.config, self.data, self.start, steps, lambda: self.on_run(next(done), runs)
+        )
+        choice = few_examples.choose(compare, tried, shown)
+        self._take("training.augment", choice.names, choice.reason)
+
+    @property
+    def _comparing_steps(self) -> int:
+        """The most steps of all runs of a comparison: those of the run, or a share of the time."""
+        training = self.config.training
+        limits = [] if "training.steps" in self.reasons else [training.steps or math.inf]
+        if training.time is not None:
+            limits.append(COMPARING * training.time / self._step_seconds(None))
+        return int(min(limits))
+
 
 def suit(
     config: RunConfig,
     data: TrainingData,
     start: StartingModel | None = None,
     folder: Path | None = None,
+    *,
+    on_run: OnRun = lambda done, runs: None,
+    dry: bool = False,
 ) -> tuple[RunConfig, TrainingData, Mapping[str, str]]:
     """The configuration with what suits the data; a run in the folder keeps what it has.
 
-    Returns also the data with these settings, and the reasons by setting.
+    Returns also the data with these settings, and the reasons by setting.  on_run: called with the
+    done and all runs of a comparison.  dry: only say that there will be one.
     """
     if folder is not None and (folder / CONFIG).is_file():
         config, reasons = adopt(config, folder)
         return config, data.with_settings(config.data), reasons
-    suiting = Suiting(config, data, start)
+    suiting = Suiting(config, data, start, on_run=on_run, dry=dry)
     suiting.choose()
     return suiting.config, suiting.data, suiting.reasons
 
@@ -265,6 +308,7 @@ def adopt(config: RunConfig, folder: Path) -> tuple[RunConfig, dict[str, str]]:
             value: Any = values
             for part in key.split("."):
                 value = value[part]
+            value = tuple(value) if isinstance(value, list) else value
             config = with_setting(config, key, value)
             reasons[key] = reason
     return config, reasons

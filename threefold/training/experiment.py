@@ -27,6 +27,7 @@ from threefold.training.calibrating import band_coverages, calibrate
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
+from threefold.training.decisions import choose_decision, decides, deciding
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ensembles import train_members
 from threefold.training.estimate import check_memory
@@ -210,6 +211,10 @@ def _conclude(
         timed = config.training.time is not None
         model.calibration = calibrate(model, data, prepared.valid_examples if timed else None)
         carried = choose_past(model, data) if config.training.carry_state else None
+    decision = None
+    if trained.finished:
+        valid = prepared.split_batches("valid", False)
+        decision = choose_decision(model, data, config.training, valid)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
@@ -220,6 +225,8 @@ def _conclude(
     start = None if prepared.takeover else data.linear_start(config.model)
     if start is not None:
         summary["linear_start"] = start.summary()
+    if decision is not None:
+        summary["decision"] = {**decision.values(), "text": decision.sentence}
     if carried is not None:
         summary["carried_state"] = carried
     if errors is not None:
@@ -262,7 +269,9 @@ def _test(
                 prepared.on_test_batch(*batch)
             interrupts.check("during the test")
 
-        objective = prepared.data.objective(config.training)
+        data = prepared.data
+        metric = deciding(data.task.measure, prepared.model) if decides(config.training) else None
+        objective = data.objective(config.training, metric)
         try:
             scores = evaluate(
                 prepared.model,

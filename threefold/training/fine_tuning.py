@@ -37,7 +37,7 @@ from threefold.training.frozen_layers import HEADS, freeze_blocks
 if TYPE_CHECKING:
     from threefold.training.training_data import TrainingData
 
-FINE_TUNING_RATE = 1e-3  # peak learning rate of all weights of a trained model, if none is given
+FINE_TUNING_RATE = 3e-4  # peak learning rate of all weights of a trained model, if none is given
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class StartingModel:
         """How it reads data; a task of ours needs none."""
         if data in TASKS:
             return None
-        return find_preprocessing(self.model, "start from one of `threefold train`")
+        found = find_preprocessing(self.model, "start from one of `threefold train`")
+        return found.with_thresholds({})  # of the answers of the old weights
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,14 @@ class Takeover:
     sha256: str | None
     new: tuple[str, ...]  # parts that are new, e.g. head
     fitted: int = 0  # examples that a new head was fitted to
+    had_thresholds: bool = False  # which were those of the old weights
 
     @property
     def shown(self) -> str:
         """One line for the plan."""
         new = f"new: {', '.join(self.new)}" if self.new else "nothing is new"
         new += f", fitted to the features of {self.fitted:,} examples" if self.fitted else ""
+        new += "; its thresholds are not kept" if self.had_thresholds else ""
         return f"{self.kind} model of {self.name}; {new}"
 
 
@@ -197,7 +200,9 @@ def build_from(
     model = build(spec)
     model.preprocessing = preprocessing
     new = take_over(model, start.model, start.name)
-    return model, Takeover(start.name, start.model.kind, start.sha256, new)
+    old = start.model.preprocessing
+    had = old is not None and bool(old.thresholds)
+    return model, Takeover(start.name, start.model.kind, start.sha256, new, had_thresholds=had)
 
 
 def take_over(model: Model, source: Model, name: str, *, heads: bool = True) -> tuple[str, ...]:
@@ -238,7 +243,10 @@ def same_answers(model: Model, source: Model) -> bool:
     if heads[0] != heads[1]:
         return False
     ours, theirs = model.preprocessing, source.preprocessing
-    return ours is None or theirs is None or ours.outputs.to_list() == theirs.outputs.to_list()
+    if ours is None or theirs is None:
+        return True
+    outputs = [one.with_thresholds({}).outputs.to_list() for one in (ours, theirs)]
+    return outputs[0] == outputs[1]
 
 
 def choose_trained(model: Model, config: RunConfig) -> None:

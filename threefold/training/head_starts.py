@@ -1,8 +1,9 @@
 """W, b = argmin mean loss(W z + b, y) + λ ‖W‖²: a new head starts from a linear readout.
 
-z are the pooled features of the training examples, each on its own scale: what distinguishes texts
-may be small beside what they have in common, and a head with random weights would need many steps
-to find it, which change the features meanwhile.  λ is chosen by the held-out loss of four folds.
+z are the pooled features of the training examples without their mean: what distinguishes texts may
+be small beside what they have in common, and a head with random weights would need many steps to
+find it, which change the features meanwhile.  Each feature has its own scale, or all have one, so
+that large ones count more; that and λ are chosen by the held-out loss of four folds.
 Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features and Underperform
 Out-of-Distribution" (a linear probe, then fine-tuning).
 """
@@ -37,33 +38,39 @@ def start_head(model: Model, data: TrainingData) -> int:
     if not isinstance(model, PooledModel) or model.paired or model.spec.option("hidden"):
         return 0
     features, targets = _features(model, data)
-    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
-    scaled = (features - mean) / deviation
-    weight, offset = choose_readout(scaled, targets, model.spec.option(model.outputs_option))
+    weight, offset = choose_readout(features, targets, model.spec.option(model.outputs_option))
     last = model.head[-1]
     assert isinstance(last, nn.Linear)
     with torch.no_grad():
-        last.weight.copy_(weight / deviation)
-        last.bias.copy_(offset - (weight / deviation) @ mean)
+        last.weight.copy_(weight)
+        last.bias.copy_(offset)
     return len(features)
 
 
 def choose_readout(features: Tensor, targets: Tensor, outputs: int) -> Readout:
-    """The readout whose strength has the least held-out loss."""
-    loss = _loss(targets)
-    fold = torch.arange(len(features)) % FOLDS
+    """The readout whose scale and strength have the least held-out loss."""
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
+    common = deviation.square().mean().sqrt().expand_as(deviation)
+    tried = [(scale, strength) for scale in (deviation, common) for strength in STRENGTHS]
+    scale, strength = tried[-1]
+    if len(features) >= 2 * FOLDS:
+        centred = features - mean
+        scale, strength = min(
+            tried, key=lambda one: _held_out(centred / one[0], targets, outputs, one[1])
+        )
+    weight, offset = _fit((features - mean) / scale, targets, outputs, strength)
+    return weight / scale, offset - (weight / scale) @ mean
 
-    def held_out(strength: float) -> float:
-        total = 0.0
-        for number in range(FOLDS):
-            inside = fold != number
-            weight, offset = _fit(features[inside], targets[inside], outputs, strength)
-            answers = features[~inside] @ weight.T + offset
-            total += float(loss(answers, targets[~inside])) * int((~inside).sum())
-        return total
 
-    strength = min(STRENGTHS, key=held_out) if len(features) >= 2 * FOLDS else STRENGTHS[-1]
-    return _fit(features, targets, outputs, strength)
+def _held_out(features: Tensor, targets: Tensor, outputs: int, strength: float) -> float:
+    """The loss of examples that the readout was not fitted to, in turn."""
+    fold, total = torch.arange(len(features)) % FOLDS, 0.0
+    for number in range(FOLDS):
+        inside = fold != number
+        weight, offset = _fit(features[inside], targets[inside], outputs, strength)
+        answers = features[~inside] @ weight.T + offset
+        total += float(_loss(targets)(answers, targets[~inside])) * int((~inside).sum())
+    return total
 
 
 def _loss(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -18,6 +18,7 @@ from threefold.models.table import KINDS, build
 from threefold.tasks.task import Task
 from threefold.training import clock
 from threefold.training.config import RunConfig
+from threefold.training.decisions import check_decision
 from threefold.training.devices import place
 from threefold.training.estimate import estimate_evaluation, estimate_step
 from threefold.training.evaluation import OnBatch
@@ -85,6 +86,7 @@ def prepare(
     data = data or open_run_data(config, start)
     model, known, takeover = build_model(config, data, start)
     _check_ensemble(config, model)
+    check_decision(data, config.training)
     if config.data.pretrain:
         check_pretraining(model, data)
     place(model, config.training)
@@ -111,13 +113,12 @@ def _augmented(config: RunConfig, data: TrainingData) -> Callable[[int], Any]:
     names = settings.augment
     if not names:
         return batches
-    first = data.first.inputs
-    tokens = not first.is_floating_point()
-    if data.task.kind not in ("classifier", "regressor") or first.dim() != (2 if tokens else 3):
+    if not can_augment(data):
         raise ThreefoldError(
             f"training.augment is {', '.join(names)}, but {data.task.name} is for a "
             f"{data.task.kind} model; only classifiers and regressors of single sequences use it"
         )
+    tokens = not data.first.inputs.is_floating_point()
     unfit = [name for name in names if tokens and name not in FOR_TOKENS]
     if unfit:
         raise ThreefoldError(
@@ -125,6 +126,14 @@ def _augmented(config: RunConfig, data: TrainingData) -> Callable[[int], Any]:
             f"expected {' or '.join(FOR_TOKENS)}"
         )
     return augmented(batches, names, config.data.seed)
+
+
+def can_augment(data: TrainingData) -> bool:
+    """Whether training examples are single sequences with a label or numbers."""
+    if data.task.kind not in ("classifier", "regressor"):
+        return False
+    first = data.first.inputs
+    return bool(first.dim() == (3 if first.is_floating_point() else 2))
 
 
 def _check_ensemble(config: RunConfig, model: Model) -> None:

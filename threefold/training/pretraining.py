@@ -1,6 +1,7 @@
 """Pretraining on a user's own inputs: predict the next element, then learn the few labels.
 
-    words     log σ(u_y · v_x), y near x        vectors of the tokens (skip-gram), to start from
+    words     log(N / N_w) √S V_w,  A ≈ U S Vᵀ  vectors of the tokens to start from: of many texts
+              log σ(u_y · v_x), y near x        with one answer each; else from neighbours
     tokens    −log p(x_{t+1} | x_1 … x_t)       a language model with the same blocks
     numbers   (x̂_{t+1} − x_{t+1})²              from every element the next, by the same blocks
 
@@ -24,6 +25,7 @@ from threefold.data.padding import pad_rows
 from threefold.data.tokenizers import BPETokenizer, WordTokenizer
 from threefold.errors import ThreefoldError, option
 from threefold.models.backbone import Backbone
+from threefold.models.classifier import PooledModel
 from threefold.models.model import Model
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
@@ -43,11 +45,12 @@ from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData
-from threefold.training.word_embeddings import start_from_neighbours
+from threefold.training.word_embeddings import start_from_documents, start_from_neighbours
 
 FOLDER = "pretraining"  # in the folder of the run
 LONGEST = 256  # elements of one example; longer inputs are cut into several
 SHARE = 0.5  # of a time limit
+FEWEST_DOCUMENTS = 200  # from which the documents that words share say what these mean
 PASSES = 5  # of the vectors of tokens over the inputs …
 NEIGHBOURS, TOKENS_PER_SECOND = 0.1, 300_000  # … fewer if they took more of a time limit
 
@@ -64,7 +67,10 @@ def pretrain(
     task = pretraining_task(data.task)
     resumed = folder is not None and any((folder / FOLDER / CHECKPOINTS).glob("*"))
     if config.model.from_model is None and starts_from_neighbours(data) and not resumed:
-        start_from_neighbours(model, *_neighbours(config, data))
+        if isinstance(model, PooledModel) and len(data.task.pretraining) >= FEWEST_DOCUMENTS:
+            start_from_documents(model, data.task.pretraining, config.model.seed)
+        else:
+            start_from_neighbours(model, *_neighbours(config, data))
     inputs = TrainingData(task, config.data.model_copy(update={"batching": "examples"}))
     start = StartingModel("the model", model, None)
     with torch.random.fork_rng(devices=[]):

@@ -68,6 +68,10 @@ class TrainingSettings(Section):
     """Probability mass spread evenly over all classes."""
     class_weights: Literal["balanced"] | None = None
     """Classifiers and taggers only: balanced counts rare classes as much as common ones."""
+    decide: Literal["accuracy", "balanced_accuracy", "macro_f1"] | None = None
+    """Classifiers: answer labels from probabilities on that give validation the best of these."""
+    thresholds: dict[str, Annotated[float, Field(gt=0, lt=1)]] | None = None
+    """Classifiers: the probability from which a label is answered, e.g. {spam = 0.2}."""
     augment: tuple[Literal["noise", "scale", "crop", "warp", "dropout", "mixup"], ...] = ()
     """Classifiers and regressors: random changes of training examples; texts: crop, dropout."""
     ensemble: Count | None = None

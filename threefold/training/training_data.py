@@ -24,9 +24,9 @@ from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import GENERATED, TASKS
+from threefold.tasks.table import GENERATED, IMAGE_KINDS, TASKS
 from threefold.tasks.table import task as make_task
-from threefold.tasks.task import Task, accuracy
+from threefold.tasks.task import Metric, Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
@@ -35,10 +35,13 @@ from threefold.training.needed_models import NEEDED_MODELS
 from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.settings import TrainingSettings
 
+DECIDERS = ("classifier", "hierarchical", *IMAGE_KINDS)
 # Settings of some kinds of models only.
 KIND_SETTINGS = {
     "scheduled_sampling": ("seq2seq", "captioner"),
     "class_weights": ("classifier", "hierarchical", "tagger"),
+    "decide": DECIDERS,
+    "thresholds": DECIDERS,
 }
 WRITERS = ("seq2seq", "captioner")  # kinds of tasks whose answers are generated texts
 DEFAULT_RESETS = 64  # batches that a state of a series is carried
@@ -124,11 +127,11 @@ class TrainingData:
             )
         return order
 
-    def objective(self, settings: TrainingSettings) -> Objective:
-        """The loss and the metric."""
+    def objective(self, settings: TrainingSettings, metric: Metric | None = None) -> Objective:
+        """The loss and the metric; metric: another one than that of the task."""
         task, smoothing = self.task, settings.label_smoothing
         self._refuse_unused(settings)
-        measure = accuracy if task.kind in WRITERS else task.measure
+        measure = accuracy if task.kind in WRITERS else metric or task.measure
         weights = self.balanced_weights if settings.class_weights else None
         options = ObjectiveOptions(
             measure, smoothing, settings.scheduled_sampling, lower=task.lower, class_weights=weights

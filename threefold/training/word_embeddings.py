@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from threefold.classical.document_vectors import document_vectors
 from threefold.classical.word_vectors import WordVectors
 from threefold.data.tokenizers import WordTokenizer
 from threefold.errors import ThreefoldError
@@ -77,6 +78,21 @@ def start_from_neighbours(model: Model, inputs: Sequence[Array], passes: int, se
         torch.set_num_threads(threads)
     _write(model, [int(word) for word in vectors.words], [vectors.vector(w) for w in vectors.words])
     return len(vectors)
+
+
+def start_from_documents(model: Model, documents: Sequence[Array], seed: int) -> int:
+    """Start the embedding from the documents that tokens share; returns how many have a vector."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # only then is the result the same every time
+    try:
+        found = document_vectors(
+            documents, model.spec.width, minimum_count=MINIMUM_COUNT, seed=seed
+        )
+    finally:
+        torch.set_num_threads(threads)
+    if len(found.words):
+        _write(model, found.words.tolist(), list(found.vectors))
+    return len(found.words)
 
 
 def _write(model: Model, tokens: Sequence[int], rows: Sequence[Array]) -> None:

@@ -11,6 +11,7 @@ steps, read from the model's folder, so that no use can scale or order its colum
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,17 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "file", "words", "tokens", "table", "row", "series", "sound", "image")
+FORMS = {  # of one input, and what many of them are called
+    "text": "texts",
+    "file": "texts",
+    "words": "tagged words",
+    "tokens": "tokens",
+    "table": "tables",
+    "row": "rows of numbers",
+    "series": "sequences of numbers",
+    "sound": "sounds",
+    "image": "images",
+}
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,25 @@ class Preprocessing:
         """The names of the classes, in the model's order."""
         step = self.outputs.find(Labels)
         return () if step is None else step.names
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The probabilities from which labels are answered, by name, if they are set."""
+        step = self.outputs.find(Labels)
+        pairs = () if step is None else zip(step.names, step.thresholds, strict=False)
+        return {name: threshold for name, threshold in pairs if threshold is not None}
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> Preprocessing:
+        """The same, with other thresholds of labels; with none the likeliest is answered."""
+        if thresholds == self.thresholds:
+            return self
+        steps = tuple(
+            (step.with_thresholds(thresholds) if thresholds else replace(step, thresholds=()))
+            if isinstance(step, Labels)
+            else step
+            for step in self.outputs.steps
+        )
+        return replace(self, outputs=Chain(steps))
 
     def encode_rows(self, rows: Any, times: Any = None) -> Any:
         """Rows [n, columns] of one series as a forecaster reads them, with calendar and future.

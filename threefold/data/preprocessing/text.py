@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.cells import label_order
+from threefold.data.preprocessing.decisions import Array, check_thresholds, decide
 from threefold.data.preprocessing.steps import Step
 from threefold.data.tokenizers import Tokenizer, describe_tokenizer, make_tokenizer
 from threefold.errors import ThreefoldError, nearest
@@ -233,6 +234,10 @@ class Labels(Step):
 
     NAME: ClassVar[str] = "labels"
     names: tuple[str, ...]
+    thresholds: tuple[float | None, ...] = ()  # of probabilities, by class; empty: none
+
+    def __post_init__(self) -> None:
+        check_thresholds(self.thresholds, len(self.names))
 
     @classmethod
     def fit(cls, labels: Iterable[str]) -> Labels:
@@ -254,6 +259,14 @@ class Labels(Step):
     def invert(self, data: Iterable[int]) -> list[str]:
         """The names of classes."""
         return [self.names[number] for number in data]
+
+    def decide(self, probabilities: Array) -> Array:
+        """The numbers of the classes that are answered for probabilities [n, classes]."""
+        return decide(probabilities, self.thresholds)
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> Labels:
+        """The same labels, of which some are answered from a probability on."""
+        return replace(self, thresholds=tuple(thresholds.get(name) for name in self.names))
 
     def known(self, label: str) -> str:
         """The end of an error message: the labels that the model knows."""

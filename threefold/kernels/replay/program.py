@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
 from threefold.kernels.replay.growth import Grown, StaleProgramError
 from threefold.kernels.replay.listing import LINE, Leaf, Listing, Operand, State, arrange
 from threefold.kernels.replay.thread_backoff import ThreadBackoff

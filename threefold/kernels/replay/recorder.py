@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
+from threefold.kernels.checks import PLAIN_TENSOR_TYPES
 from threefold.kernels.declarations import PROTOTYPES
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
 from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.activity import recording_with
 from threefold.kernels.replay.growth import LeafGrowth

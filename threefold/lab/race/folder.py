@@ -108,6 +108,10 @@ def refuse_other_files(folder: Path, data: Path) -> None:
 def race_folder(folder: Path) -> Iterator[None]:
     """Make the folder of a race; one that is refused before it begins leaves nothing behind."""
     there = folder.exists()
+    if there and not folder.is_dir():
+        raise ThreefoldError(
+            f"{folder} is a file; choose another {option_name('folder')}, which the race makes"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield

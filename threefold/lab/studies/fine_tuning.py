@@ -33,11 +33,10 @@ from threefold.training.experiment import run
 from threefold.training.fine_tuning import StartingModel, settle
 from threefold.training.frozen_layers import trained_count
 from threefold.training.preparation import prepare
-from threefold.training.pretraining import PASSES
 from threefold.training.run_folder import CHECKPOINTS
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
-from threefold.training.word_embeddings import start_from_neighbours
+from threefold.training.word_embeddings import start_from_documents
 
 DATA = {"reviews": (reviews, ("negative", "positive")), "news": (stories, TOPICS)}
 NAMES = ("scratch", "full", "adapters")
@@ -100,9 +99,8 @@ class FineTuningStudy:
         )
         prepared, folder = prepare(config, data), self.folder and self.folder / "pretrained"
         if folder is None or not (folder / CHECKPOINTS).is_dir():
-            assert data.task.corpus is not None
-            tokens = data.task.corpus().tokens["train"]
-            start_from_neighbours(prepared.model, [tokens], PASSES, self.seed)
+            documents = [data.tokenizer.encode(texts[number]) for number in chosen]
+            start_from_documents(prepared.model, documents, self.seed)
         trained = run(config, folder, prepared=prepared, reporters=(), samples=False, test=False)
         if not trained.finished:
             raise ThreefoldError("interrupted while the language model was trained")

@@ -59,7 +59,7 @@ def lines(
     for mixer in mixers or MIXERS:
         for name in plan.trainings:
             places = measure(text, mixer, TRAININGS[name], plan)
-            curves[f"{mixer}, {name}"] = places
+            curves[mixer if len(plan.trainings) == 1 else f"{mixer}, {name}"] = places
             yield _line(mixer, name, places)
             if figure is not None:
                 write_text(figure, standalone(position_chart(curves)))

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from threefold.lab.tables.recall_content import RecallContent
 from threefold.lab.tables.recall_tasks import (
-    POSITIONED,
+    ATTENTION,
+    LINEAR,
     PRESETS,
     SOLVED,
     TASKS,
@@ -60,7 +61,7 @@ def _key(task: RecallTask, mixer: str, seed: int) -> str:
 
 def _cell(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> TableCell:
     config = run_config(sizes, task, mixer, seed)
-    longer = sizes.longer if task.name == "induction_heads" and mixer not in POSITIONED else ()
+    longer = sizes.longer if task.name == "induction_heads" and mixer != LINEAR else ()
     return TableCell(
         _key(task, mixer, seed),
         f"{mixer} on {task.title}",
@@ -72,12 +73,14 @@ def _cell(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> TableC
 def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> RunConfig:
     """The run of one mixer on one task."""
     data = dict(sizes.options[task.name])
-    options: dict[str, Any] = {}
-    layer: dict[str, Any] = {}
-    if mixer in POSITIONED:
-        options, layer = {"positions": "learned", "max_length": data["length"]}, {"heads": 2}
-    if mixer == "attention":  # positions are rotary; tokens are as large as in its paper
-        options, layer = {"scale_embedding": True}, {"heads": 2}
+    options: Mapping[str, Any] = {}
+    layer: Mapping[str, Any] = {}
+    if mixer == LINEAR:
+        options, layer = {"positions": "learned"}, {"heads": 2}
+    if mixer == "attention":
+        options, layer = ATTENTION[task.name]
+    if options.get("positions") == "learned":
+        options = {**options, "max_length": data["length"]}
     return RunConfig(
         data=DataSettings(
             name=task.name,
@@ -87,11 +90,11 @@ def run_config(sizes: RecallSizes, task: RecallTask, mixer: str, seed: int) -> R
             options=data,
         ),
         model=ModelSettings(
-            mixers=((mixer, layer),),
+            mixers=((mixer, dict(layer)),),
             width=sizes.width,
             depth=2,
             channel="none",
-            options=options,
+            options=dict(options),
             seed=seed,
         ),
         training=TrainingSettings(

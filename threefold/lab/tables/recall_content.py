@@ -10,7 +10,12 @@ from typing import Any
 from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.drawing.ranges import Range, range_chart
-from threefold.lab.tables.recall_tasks import SOLVED, TASKS, RecallSizes, RecallTask
+from threefold.lab.tables.recall_tasks import (
+    SOLVED,
+    TASKS,
+    RecallSizes,
+    RecallTask,
+)
 from threefold.lab.tables.table import TableContent, TableSection, TextGrid
 from threefold.layers.table import MIXERS
 
@@ -198,9 +203,12 @@ class RecallContent:
     def setup(self) -> Iterator[str]:
         sizes = self.sizes
         yield (
-            f"Models: an embedding, two blocks with one mixer each, no feed-forward parts, width "
-            f"{sizes.width}. Attention has two heads, rotary positions, and embeddings multiplied "
-            "by √width as published; linear attention has two heads and learned positions."
+            "Models: an embedding, two blocks with one mixer each, no feed-forward parts, width "
+            f"{sizes.width}. Embeddings start with a standard deviation of 0.02; those of "
+            "attention are multiplied by √width in selective copying, as in its paper, and start "
+            "with 0.3 in the other tasks. Attention has two heads, learned positions in "
+            "associative recall and rotary ones elsewhere; linear attention has two heads and "
+            "learned positions."
         )
         counts = sorted(one["parameters"] for runs in self.scores.values() for one in runs)
         yield f"Between {counts[0]:,} and {counts[-1]:,} parameters, depending on the mixer."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from threefold.tasks.published import PUBLISHED
 
@@ -20,7 +21,17 @@ MIXERS = (
     "mamba",
 )
 # Without a sense of order of its own it gets learned positions, and cannot read longer rows.
-POSITIONED = ("linear_attention",)
+LINEAR = "linear_attention"
+# Options of attention's model and layer, by task.  At first it averages what it reads, and large
+# embeddings leave room for the mean (smaller ones are drowned by it, larger ones hide it).
+ATTENTION: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "selective_copying-mini": ({"scale_embedding": True}, {"heads": 2}),
+    "induction_heads": ({"embedding_std": 0.3}, {"heads": 2}),
+    "recall": (
+        {"embedding_std": 0.3, "positions": "learned"},
+        {"heads": 2, "positions": "none"},
+    ),
+}
 SOLVED = 0.99
 
 

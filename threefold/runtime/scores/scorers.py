@@ -34,7 +34,9 @@ import torch
 from torch import Tensor
 
 from threefold.data.preprocessing import Chain
+from threefold.data.preprocessing.decisions import Thresholds, answer_first
 from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.text import Labels
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.regressor import Regressor
@@ -45,6 +47,7 @@ from threefold.runtime.scores.forecast_values import (
     original_units,
     target_names,
 )
+from threefold.runtime.scores.likelihoods import shifted, token_likelihood
 from threefold.runtime.scores.second_look import SecondLook
 from threefold.runtime.table_forecasts import forecast_levels, named_levels
 from threefold.tasks.user_data.examples import output_names
@@ -112,13 +115,16 @@ class LikelihoodScorer(Scorer):
 class TopTokensScorer(Scorer):
     """The k most likely tokens or classes after each element, by number and by text."""
 
+    thresholds: Thresholds = ()  # of the probabilities of labels
+
     def __init__(self, name: str, texts: Sequence[str] | None, top_k: int, count: int) -> None:
         self.name, self.texts, self.top_k = name, texts, min(top_k, count)
         self.count = count
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         probabilities = outputs[:, : self.count].double().softmax(-1)
-        values, indices = probabilities.topk(self.top_k, -1)
+        indices = answer_first(probabilities, self.thresholds).topk(self.top_k, -1).indices
+        values = probabilities.gather(-1, indices)
         columns: Columns = {}
         for rank in range(self.top_k):
             suffix = f"_{rank + 1}" if rank else ""
@@ -134,7 +140,7 @@ class TopTokensScorer(Scorer):
 
 
 class LabelScorer(TopTokensScorer):
-    """The k most likely labels so far, by name."""
+    """The answered label so far, and the k − 1 most likely others, by name."""
 
     def _named(self, chosen: list[int], suffix: str) -> Columns:
         assert self.texts is not None  # labels have names
@@ -294,20 +300,6 @@ class DensityScorer(Scorer):
         return {"log_likelihood": total.tolist()}
 
 
-def shifted(before: Tensor | None, outputs: Tensor) -> Tensor:
-    """Return the output *before* each element; NaN before the first element of the stream."""
-    first = torch.full_like(outputs[0], torch.nan) if before is None else before
-    return torch.cat([first.unsqueeze(0), outputs[:-1]])
-
-
-def token_likelihood(tokens: Tensor, before: Tensor | None, logits: Tensor) -> list[float]:
-    """Return log p(x_t | x_<t) of each token, NaN for the first token of the stream."""
-    logits = shifted(before, logits).double()
-    chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
-    values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
-    return values
-
-
 def default_mode(model: Any) -> str:
     """Likelihood for models that have one, else predict."""
     has_one = model.kind == "language" or (
@@ -390,8 +382,12 @@ def make_scorer(
 
 def _label_scorer(model: Any, top_k: int) -> TopTokensScorer:
     """The most likely labels by name, or classes by number if they have no names."""
-    labels = () if model.preprocessing is None else model.preprocessing.labels
+    steps = None if model.preprocessing is None else model.preprocessing.outputs
+    labels = None if steps is None else steps.find(Labels)
     classes = model.spec.option("classes")
-    if not labels:
+    if labels is None:
         return TopTokensScorer("class", None, top_k, classes)
-    return LabelScorer("tag" if model.kind == "tagger" else "label", labels, top_k, classes)
+    name = "tag" if model.kind == "tagger" else "label"
+    scorer = LabelScorer(name, labels.names, top_k, classes)
+    scorer.thresholds = labels.thresholds
+    return scorer

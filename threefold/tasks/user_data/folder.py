@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.audio import read_wav
-from threefold.data.preprocessing import Chain
+from threefold.data.preprocessing import FORMS, Chain
 from threefold.data.preprocessing.media import ReadSound, SoundFrames
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.readers import read_text
@@ -96,8 +96,7 @@ def _refuse_mixture(path: Path, inside: dict[str, list[Path]]) -> None:
 def _refuse_other_media(path: Path, found: str, reading: Reading) -> None:
     """Refuse images for a model of sounds, and so on."""
     if reading.preprocessing is not None and reading.preprocessing.form != found.removesuffix("s"):
-        names = {"sound": "sounds", "image": "images", "text": "texts", "file": "texts"}
-        trained = names.get(reading.preprocessing.form, "other data")
+        trained = FORMS[reading.preprocessing.form]
         raise ThreefoldError(f"{path}: contains {found}, but the model was trained on {trained}")
 
 

@@ -143,8 +143,7 @@ class _Reader:
         """The error for a table of categories and times only."""
         names = [n for n in self.facts if self.facts[n].type in ("text", "category")]
         if len(names) < 2:
-            what = "no column of numbers to forecast, and no texts with labels; the columns are "
-            return self.table.error(None, what + self._types())
+            return self._without("numbers to forecast, and no texts with labels")
         pair = {"features": names[0], "target": (self.targets or names[1:])[0]}
         choices = [name_columns(kind=k, **pair) for k in ("classifier", "seq2seq", "tagger")]
         return self._ambiguous("no column of numbers, and texts that may be labels", choices)
@@ -165,8 +164,7 @@ class _Reader:
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
             shown = list_reasons({name: self._unusable(name) for name in numbers})
-            what = f"no column of numbers to forecast{shown}; the columns are {self._types()}"
-            raise self.table.error(None, what)
+            raise self._without(f"numbers to forecast{shown}")
         if targets:
             self._ask_about_order(targets[0], usable)
         else:
@@ -244,7 +242,9 @@ class _Reader:
         if not candidates:
             raise self._no_labels()
         if len(candidates) > 1:
-            choices = [name_columns(target=n) for n in candidates[:8]]
+            long = [name for name in self._texts() if self.facts[name].type == "text"]
+            read = {"features": long[0]} if len(long) == 1 else {}  # else asked after the label
+            choices = [name_columns(**read, target=n) for n in candidates[:8]]
             self._ask("several columns could be the label", choices)
         self.free.remove(candidates[0])
         return candidates[0]
@@ -383,15 +383,15 @@ class _Reader:
     def _need_number(self, name: str, why: str) -> None:
         facts = self.facts[name]
         if facts.type != "number":
-            raise ThreefoldError(
-                f"{self.table.name}: the column {name} cannot be {why}: it contains "
-                f"{_TYPE_NAMES.get(facts.type, facts.type)}, e.g. {facts.examples[:1]!r}; the "
-                f"columns are {self._types()}"
-            )
+            found = f"{_TYPE_NAMES.get(facts.type, facts.type)}, e.g. {facts.examples[:1]!r}"
+            what = f"the column {name} cannot be {why}: it contains {found}; the columns are "
+            raise self.table.error(None, what + self._types())
 
     def _nothing_to_read(self, other: str, target: str) -> ThreefoldError:
-        what = f"no column of {other} or numbers to predict {target} from; the columns are "
-        return self.table.error(None, what + self._types())
+        return self._without(f"{other} or numbers to predict {target} from")
+
+    def _without(self, what: str) -> ThreefoldError:
+        return self.table.error(None, f"no column of {what}; the columns are {self._types()}")
 
     def _types(self) -> str:
         return list_types(self.facts)

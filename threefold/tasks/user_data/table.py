@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from threefold.data.column_types import describe_column
-from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing import FORMS, Chain, Preprocessing, Roles
 from threefold.data.preprocessing.categories import column_values
 from threefold.data.preprocessing.numbers import (
     RowAsSequence,
@@ -109,7 +109,14 @@ def _known_roles(table: Table, reading: Reading) -> TableReading | None:
     """The roles of the columns that a trained model expects, checked against the table."""
     if reading.preprocessing is None:
         return None
-    check_columns(table, reading.preprocessing.roles, with_labels=True)
+    roles = reading.preprocessing.roles
+    if not (roles.texts or roles.targets or roles.features or roles.image):
+        trained = FORMS[reading.preprocessing.form]
+        raise ThreefoldError(
+            f"{table.name}: a table, but the model was trained on {trained} that were not in a "
+            "table; give such data"
+        )
+    check_columns(table, roles, with_labels=True)
     return known_reading(table, reading.preprocessing)
 
 

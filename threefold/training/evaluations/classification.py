@@ -3,8 +3,7 @@
     precision  TP / (TP + FP)     recall  TP / (TP + FN)     F1  2 TP / (2 TP + FP + FN)
     expected calibration error    Σ_b n_b / n · |accuracy_b − confidence_b|   (bins of confidence)
 
-What is 0 / 0 is not a number and is None.  Balanced accuracy is the mean recall of the classes that
-occur; macro F1 the mean F1 of the classes that occur or were answered, as in scikit-learn.
+What is 0 / 0 is not a number and is None.
 Guo et al. 2017, "On Calibration of Modern Neural Networks".
 """
 
@@ -16,6 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from threefold.data.preprocessing.decisions import Thresholds, decide
+from threefold.training.label_scores import label_scores
 
 Array = NDArray[Any]
 
@@ -70,8 +72,10 @@ class ConfidenceBins:
 class ClassificationCounts:
     """Confusion matrix, bins of confidence and the worst answers, batch by batch."""
 
-    def __init__(self, names: Sequence[str], bins: int = BINS) -> None:
-        self.names = tuple(names)
+    def __init__(
+        self, names: Sequence[str], bins: int = BINS, *, thresholds: Thresholds = ()
+    ) -> None:
+        self.names, self.thresholds = tuple(names), thresholds
         self.matrix = np.zeros((len(names), len(names)), np.int64)  # [label, answer]
         self.bins = ConfidenceBins(bins)
         self._worst: list[tuple[float, int, int, WrongAnswer]] = []
@@ -79,11 +83,15 @@ class ClassificationCounts:
     def add(
         self, logits: Array, labels: Array, examples: Array, positions: Array | None = None
     ) -> None:
-        """Add logits [n, classes] and labels [n]; `examples` says where each of them stands."""
+        """Add logits [n, classes] and labels [n]; `examples` says where each of them stands.
+
+        The confidence is the probability of the answer, which thresholds may make a small one.
+        """
         shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
         weights = np.exp(shifted)
-        answers = weights.argmax(1)
-        confidence = weights.max(1) / weights.sum(1)
+        probabilities = weights / weights.sum(1, keepdims=True)
+        answers = decide(probabilities, self.thresholds)
+        confidence = probabilities[np.arange(len(answers)), answers]
         np.add.at(self.matrix, (labels, answers), 1)
         right = answers == labels
         self.bins.add(confidence, right)
@@ -107,16 +115,11 @@ class ClassificationCounts:
     def values(self) -> dict[str, Any]:
         """All metrics as JSON values."""
         support = self.matrix.sum(1)
-        total, right = int(support.sum()), int(np.trace(self.matrix))
         rows = [self._class(number) for number in range(len(self.names))]
-        recalls = [row["recall"] for row in rows if row["support"]]
-        scores = [row["f1"] for row in rows if row["f1"] is not None]
-        commonest = int(support.argmax())
+        total, commonest = int(support.sum()), int(support.argmax())
         values = {
-            "accuracy": right / total,
-            "correct": right,
-            "balanced_accuracy": float(np.mean(recalls)),
-            "macro_f1": float(np.mean(scores)),
+            **label_scores(self.matrix),
+            "correct": int(np.trace(self.matrix)),
             "calibration_error": self.bins.calibration_error,
             "baseline": {
                 "name": f"always {self.names[commonest]}",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from threefold.data.atomic_files import write_text
+from threefold.data.preprocessing.text import Labels
 from threefold.data.readers import checked_path
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
@@ -177,7 +178,11 @@ def _measure(subject: EvaluationSubject, numbers: Array, season: int | None) -> 
         return RegressionMeasure(data, split, numbers)
     if subject.model.kind in TEXT_KINDS:
         return LanguageMeasure(data, split, numbers)
-    return ClassificationMeasure(data, split, numbers, int(subject.model.spec.option("classes")))
+    known = subject.model.preprocessing
+    labels = None if known is None else known.outputs.find(Labels)
+    thresholds = () if labels is None else labels.thresholds
+    classes = int(subject.model.spec.option("classes"))
+    return ClassificationMeasure(data, split, numbers, classes, thresholds)
 
 
 def _batches(subject: EvaluationSubject, numbers: Array) -> Iterator[Any]:

@@ -38,7 +38,7 @@ def position_chart(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
                 ((begin * end) ** 0.5, line[kind])
                 for (begin, end), line in zip(middles, places["lines"], strict=True)
             ]
-            title = f"{name}, state {kind}" if len(curves) > 1 else f"state {kind}"
+            title = f"{name}, {kind}" if len(curves) > 1 else f"state {kind}"
             lines.append(Line(title, series, points))
     text = (
         "The error of the same elements with the state carried from the beginning of the stream, "

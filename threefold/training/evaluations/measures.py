@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.loaders import IGNORE, Batch
+from threefold.data.preprocessing.decisions import Thresholds
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.models.model import Model
@@ -106,11 +107,20 @@ def _items(value: Any) -> list[Any]:
 class ClassificationMeasure(Measure):
     """Labels of classifiers, and of every element of taggers."""
 
-    def __init__(self, data: TrainingData, split: str, numbers: Array, classes: int) -> None:
+    def __init__(
+        self,
+        data: TrainingData,
+        split: str,
+        numbers: Array,
+        classes: int,
+        thresholds: Thresholds = (),
+    ) -> None:
         super().__init__(data, split, numbers)
         labels = data.task.labels
         known = len(labels) == classes
-        self.counts = ClassificationCounts(labels if known else list(map(str, range(classes))))
+        self.counts = ClassificationCounts(
+            labels if known else list(map(str, range(classes))), thresholds=thresholds
+        )
         self.tags = data.task.kind == "tagger"
 
     def add(self, rows: Batch, batch_loss: BatchLoss, tally: Any, numbers: Array) -> None:
