@@ -6,22 +6,16 @@ of them with all hidden states, computed by torch. Shapes are checked in `ops`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from threefold.kernels import library
-from threefold.kernels.checks import expected_kind
+from threefold.kernels.declaration import Sizes
+from threefold.kernels.declarations import CELL_RECURRENCE, CELL_RECURRENCE_BACKWARD
 from threefold.kernels.dispatch import needs_saving, register_kernel
-from threefold.kernels.registration import (
-    define,
-    differentiate,
-    differentiate_once,
-    save_or_recompute,
-)
-
-_Optional = Tensor | None
+from threefold.kernels.registration import NativeOperation, derive
 
 
 class CellKind(NamedTuple):
@@ -70,96 +64,41 @@ def expected(
     gates, parts, _, extras = CELL_KINDS[kind]
     if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
         return f"inputs [B, L, {gates}, H], none empty"
-    batch, _, _, hidden = inputs.shape
-    blocks = recurrent.shape[0]
+    hidden, blocks = inputs.shape[3], recurrent.shape[0]
     size = hidden // blocks if blocks else 0
-    if not (
-        recurrent.shape == (blocks, gates * size, size)
-        and size * blocks == hidden
-        and state.shape == (batch, parts, hidden)
-        and (extra is None if extras == 0 else extra is not None)
-        and (extra is None or extra.shape == (extras, hidden))
-        and (mask is None or mask.shape == (batch, hidden))
-        and (lengths is None or lengths.shape == (batch,))
-    ):
+    parts_fit = state.dim() == 3 and state.shape[1] == parts
+    extra_fits = extra is None if extras == 0 else extra is not None and len(extra) == extras
+    fits = size * blocks == hidden and recurrent.shape[1:] == (gates * size, size)
+    if not (fits and parts_fit and extra_fits):
+        batch = inputs.shape[0]
         return (
             f"recurrent [N, {gates}·S, S] with N·S = {hidden}, state [{batch}, {parts}, {hidden}], "
             f"extra [{extras}, {hidden}], mask [{batch}, {hidden}] and lengths [{batch}]"
         )
-    return expected_kind(inputs, (recurrent, state, extra, mask), lengths)
+    return CELL_RECURRENCE.expected(inputs, recurrent, state, extra, mask, lengths)
 
 
-def forward(
-    inputs: Tensor,
-    recurrent: Tensor,
-    state: Tensor,
-    extra: _Optional,
-    mask: _Optional,
-    lengths: _Optional,
-    kind: str,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
-    out, new_state, saved = _forward_shapes(inputs, recurrent, state, kind, save)
-    sizes = _sizes(out, recurrent, kind)
-    library.call(
-        "cell_recurrence_forward",
-        [out, new_state, saved, _workspace(out, sizes, False)],
-        [inputs, recurrent, state, extra, mask, lengths],
-        sizes,
-    )
-    return out, new_state, saved
+def _of_kind(given: Mapping[str, Any], sizes: Sizes) -> Mapping[str, Any]:
+    kind = CELL_KINDS[given["kind"]]
+    return {
+        "kind": _NUMBERS[given["kind"]],
+        "gates": kind.gates,
+        "numbers": kind.saved,
+        "backward": "out" in given,
+    }
 
 
-def _sizes(out: Tensor, recurrent: Tensor, kind: str) -> list[int]:
-    return [*out.shape, len(recurrent), _NUMBERS[kind]]
-
-
-def _workspace(like: Tensor, sizes: list[int], backward: bool) -> Tensor:
-    return library.workspace("cell_recurrence_workspace", like, [*sizes, backward])
-
-
-def _forward_shapes(
-    inputs: Tensor, recurrent: Tensor, state: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    batch, length, _, hidden = inputs.shape
-    kind, save = rest[-2:]
-    saved = (batch, length, CELL_KINDS[kind].saved, hidden) if save else (0,)
-    return (
-        inputs.new_empty(batch, length, hidden),
-        inputs.new_empty(state.shape),
-        inputs.new_empty(saved),
-    )
-
-
-def _backward(
-    grad_out: _Optional,
-    grad_new_state: _Optional,
-    out: Tensor,
-    saved: Tensor,
-    recurrent: Tensor,
-    state: Tensor,
-    extra: _Optional,
-    mask: _Optional,
-    lengths: _Optional,
-    kind: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, length, hidden = out.shape
-    grad_inputs = out.new_empty(batch, length, CELL_KINDS[kind].gates, hidden)
-    grad_state = torch.empty_like(state)
-    sizes = _sizes(out, recurrent, kind)
-    library.call(
-        "cell_recurrence_backward",
-        [grad_inputs, grad_state, _workspace(out, sizes, True)],
-        [grad_out, grad_new_state, out, saved, recurrent, state, extra, mask, lengths],
-        sizes,
-    )
+def _of_matrices(values: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The gradients of the recurrent matrices and of `extra`."""
+    grads, kind, recurrent = values["grad_inputs"], values["kind"], values["recurrent"]
+    state, out, saved, mask = values["state"], values["out"], values["kept"], values["mask"]
     seen = _before(state[:, :1], out)
     if mask is not None:
         seen = seen * mask.unsqueeze(1)
-    grad_recurrent = _of_recurrent(grad_inputs, seen, saved, len(recurrent), kind)
-    grad_extra = _of_extra(grad_inputs, state, out, saved, kind)
-    return grad_inputs, grad_state, grad_recurrent, grad_extra
+    found = {"grad_recurrent": _of_recurrent(grads, seen, saved, len(recurrent), kind)}
+    if values["extra"] is not None:
+        found["grad_extra"] = _of_extra(grads, state, out, saved, kind)
+    return found
 
 
 def _before(first: Tensor, following: Tensor) -> Tensor:
@@ -215,59 +154,10 @@ def _of_extra(grads: Tensor, state: Tensor, out: Tensor, saved: Tensor, kind: st
     return grads.new_empty(0)
 
 
-def _backward_shapes(
-    grad_out: _Optional,
-    grad_new_state: _Optional,
-    out: Tensor,
-    saved: Tensor,
-    recurrent: Tensor,
-    state: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, length, hidden = out.shape
-    gates, extras = CELL_KINDS[rest[-1]].gates, CELL_KINDS[rest[-1]].extras
-    return (
-        out.new_empty(batch, length, gates, hidden),
-        out.new_empty(state.shape),
-        out.new_empty(recurrent.shape),
-        out.new_empty((extras, hidden) if extras else 0),
-    )
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    given, *tensors, ctx.kind, ctx.saved = inputs
-    save_or_recompute(ctx, given, tensors, output)
-
-
-def _differentiate(
-    ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
-) -> tuple[_Optional, ...]:
-    recurrent, state, extra, mask, lengths, out, saved, given = ctx.saved_tensors
-    tensors = (recurrent, state, extra, mask, lengths)
-    if not ctx.saved:
-        saved = operation(given, *tensors, ctx.kind, True)[2]
-    grad_inputs, grad_state, grad_recurrent, grad_extra = backward(
-        grad_out, grad_new_state, out, saved, *tensors, ctx.kind
-    )
-    of_extra = None if extra is None else grad_extra
-    return grad_inputs, grad_recurrent, grad_state, of_extra, None, None, None, None
-
-
-_TENSORS = "Tensor recurrent, Tensor state, Tensor? extra, Tensor? mask, Tensor? lengths"
-
-operation = define(
-    f"cell_recurrence(Tensor inputs, {_TENSORS}, str kind, bool save) -> (Tensor, Tensor, Tensor)",
-    native=forward,
-    shapes=_forward_shapes,
-)
-backward = define(
-    "cell_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor saved,"
-    f" {_TENSORS}, str kind) -> (Tensor, Tensor, Tensor, Tensor)",
-    native=_backward,
-    shapes=_backward_shapes,
-)
-differentiate("cell_recurrence", save=_save, backward=_differentiate)
-differentiate_once("cell_recurrence_backward", use="a nonlinear cell")
+_forward = NativeOperation(CELL_RECURRENCE, add_sizes=_of_kind)
+_backward = NativeOperation(CELL_RECURRENCE_BACKWARD, add_sizes=_of_kind)
+operation, backward = _forward.dispatched, _backward.dispatched
+derive(_forward, _backward, use="a nonlinear cell", finish=_of_matrices)
 
 
 def run(
@@ -275,9 +165,9 @@ def run(
     inputs: Tensor,
     recurrent: Tensor,
     state: Tensor,
-    extra: _Optional,
-    mask: _Optional,
-    lengths: _Optional,
+    extra: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The hidden states and the last parts."""
     given = (inputs, recurrent, state, extra, mask, lengths)

@@ -5,9 +5,10 @@ of inputs with its message, and the shapes of results. `declarations.py` is the 
 
 An argument is `name[sizes]`, with `?` if it may be None and with alternatives as `[a|a,b]`. A size
 is a name, a number, or `2*name+1`; `*` stands for any axes before the others, `=x` for the shape of
-x. Sizes that are named batch or rows may be 0. Behind the brackets, `int64` is another dtype than
-the first tensor's. A plain argument is `name:bool`, int, float, str or dtype. A result with `@name`
-is empty unless that flag is set or that tensor is given.
+x, or for one that the operation's module adds. Sizes that are named batch, rows or stored may be 0.
+Behind the brackets, `int64` is another dtype than the first tensor's. A plain argument is
+`name:bool`, int, float, str or dtype. A result with `@name` is empty unless that flag is set or
+that tensor is given.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ARGUMENT = re.compile(
 )
 _SIZE = re.compile(r"((?P<factor>\d+)\*)?(?P<name>[a-zA-Z]\w*)(?P<offset>[+-]\d+)?|(?P<number>\d+)")
 _PLAIN = {"bool": "bool", "int": "int", "float": "float", "str": "str", "dtype": "ScalarType"}
-_MAY_BE_ZERO = ("batch", "rows")
+_MAY_BE_ZERO = ("batch", "rows", "stored")
 # Shapes that an operation remembers, so that it checks and counts them once.
 MOST_SHAPES = 1024
 
@@ -95,7 +96,7 @@ class TensorShape:
     def of(self, sizes: Sizes, given: Mapping[str, Any]) -> Any:
         """The shape as numbers."""
         if self.like is not None:
-            return given[self.like].shape
+            return sizes[self.like] if self.like in sizes else given[self.like].shape
         return tuple(axis.of(sizes) for axis in self.axes)
 
     def fits(self, tensor: Tensor, sizes: Sizes, given: Mapping[str, Any]) -> bool:
@@ -198,10 +199,17 @@ class Declaration:
 
     `sizes` and `workspace` name sizes, flags and what a kernel's module adds to them, in the order
     in which the C function gets them, and the one that says how large its workspace must be.
+    `unread`: inputs that only the backward pass needs, so that the C function does not get them.
     """
 
     def __init__(
-        self, text: str, *, sizes: str, workspace: str | None = None, function: str | None = None
+        self,
+        text: str,
+        *,
+        sizes: str,
+        workspace: str | None = None,
+        function: str | None = None,
+        unread: str = "",
     ) -> None:
         self.name, rest = " ".join(text.split()).split("(", 1)
         inputs, results = rest.split(") ->")
@@ -209,10 +217,13 @@ class Declaration:
         self.results = tuple(map(Argument.parse, results.split()))
         self.names = tuple(argument.name for argument in self.inputs)
         self.tensors = tuple(argument for argument in self.inputs if not argument.plain)
+        self.read = tuple(one for one in self.tensors if one.name not in unread.split())
         self.integers = tuple(sizes.split())
         self.workspace = None if workspace is None else tuple(workspace.split())
         self.numbers = tuple(a.name for a in self.inputs if a.plain == "float")
         self._same_dtype = tuple(i for i, a in enumerate(self.tensors) if a.dtype is None)
+        others = [(i, a) for i, a in enumerate(self.tensors) if a.dtype and a.name != "lengths"]
+        self._other_dtypes = tuple((i, a.name, a.dtype) for i, a in others)
         self._lengths = next((i for i, a in enumerate(self.tensors) if a.name == "lengths"), None)
         self._fitting: dict[tuple[Any, ...], bool] = {}
         backward = self.name.endswith("_backward")
@@ -229,7 +240,7 @@ class Declaration:
         outputs = [result.name + "?" * (result.when is not None) for result in self.results]
         if self.workspace is not None:
             outputs.append("workspace")
-        inputs = tuple(argument.name + "?" * argument.optional for argument in self.tensors)
+        inputs = tuple(argument.name + "?" * argument.optional for argument in self.read)
         return Prototype(self.function, tuple(outputs), inputs, self.integers, self.numbers)
 
     @cached_property
@@ -264,6 +275,10 @@ class Declaration:
             return wrong
         same: list[Any] = [tensors[i] for i in self._same_dtype]
         lengths = None if self._lengths is None else tensors[self._lengths]
+        for i, name, dtype in self._other_dtypes:
+            tensor = tensors[i]
+            if tensor is not None and (tensor.dtype, tensor.device) != (dtype, same[0].device):
+                return f"{name} of {dtype} on {same[0].device}"
         return expected_kind(same[0], tuple(same[1:]), lengths)
 
     def _wrong_shape(self, tensors: Sequence[Tensor | None]) -> str | None:

@@ -72,6 +72,73 @@ CAUCHY_BACKWARD = Declaration(
     sizes="channels size count",
 )
 
+SWIGLU = Declaration("swiglu(gate[*] x[=gate]) -> y[=gate]", sizes="count")
+SWIGLU_BACKWARD = Declaration(
+    "swiglu_backward(grad_y[*] gate[*] x[=gate]) -> grad_gate[=gate] grad_x[=gate]", sizes="count"
+)
+
+_CELL = (
+    "recurrent[blocks,outputs,block] state[batch,parts,hidden] extra?[extras,hidden]"
+    " mask?[batch,hidden] lengths?[batch]int64 kind:str"
+)
+CELL_RECURRENCE = Declaration(
+    f"cell_recurrence(inputs[batch,length,gates,hidden] {_CELL} save:bool)"
+    " -> out[batch,length,hidden] new_state[=state] kept[batch,length,numbers,hidden]@save",
+    sizes="batch length hidden blocks kind",
+    workspace="batch length hidden blocks kind backward",
+)
+CELL_RECURRENCE_BACKWARD = Declaration(
+    "cell_recurrence_backward(grad_out?[=out] grad_new_state?[=state]"
+    f" out[batch,length,hidden] kept?[batch,length,numbers,hidden] {_CELL})"
+    " -> grad_inputs[batch,length,gates,hidden] grad_state[=state]",
+    sizes="batch length hidden blocks kind",
+    workspace="batch length hidden blocks kind backward",
+)
+
+_LEGS = (
+    "matrix[2*hidden,columns] say[memories,hidden] state[batch,columns] position[batch]int64"
+    " lengths?[batch]int64"
+)
+LEGS_RECURRENCE = Declaration(
+    f"legs_recurrence(inputs[batch,length,2,hidden] {_LEGS} save:bool)"
+    " -> out[batch,length,columns] new_state[=state] kept[=inputs]@save",
+    sizes="batch length hidden memories order",
+    workspace="batch hidden memories order",
+)
+LEGS_RECURRENCE_BACKWARD = Declaration(
+    "legs_recurrence_backward(grad_out?[=out] grad_new_state?[=state]"
+    f" out[batch,length,columns] kept[batch,length,2,hidden] {_LEGS})"
+    " -> grad_inputs[=kept] grad_said[batch,length,memories] grad_state[=state]",
+    sizes="batch length hidden memories order",
+    workspace="batch hidden memories order",
+)
+
+DIAGONAL_RECURRENCE = Declaration(
+    "diagonal_recurrence(decay[*] write[*] state[*] lengths?[batch]int64)"
+    " -> out[=write] new_state[=state]",
+    sizes="batch length planes channels fixed",
+)
+DIAGONAL_RECURRENCE_BACKWARD = Declaration(
+    "diagonal_recurrence_backward(grad_out?[=out] grad_new_state?[=state] out[*] decay[*] state[*]"
+    " lengths?[batch]int64) -> grad_decay[=of_decay] grad_write[=out] grad_state[=state]",
+    sizes="batch length planes channels fixed",
+)
+
+RESERVOIR = Declaration(
+    "reservoir(drive[batch,length,units] values[stored] columns[stored]int32 starts[units+1]int64"
+    " back[stored]int64 back_columns[stored]int32 back_starts[units+1]int64 state[batch,units]"
+    " lengths?[batch]int64 activation:str leak:float save:bool)"
+    " -> out[=drive] new_state[=state] kept[=drive]@save",
+    sizes="batch length units activation",
+    unread="back back_columns back_starts",
+)
+RESERVOIR_BACKWARD = Declaration(
+    "reservoir_backward(grad_out?[=kept] grad_new_state?[batch,units] kept[batch,length,units]"
+    " values[stored] columns[stored]int32 starts[units+1]int64 lengths?[batch]int64"
+    " activation:str leak:float) -> grad_drive[=kept] grad_state[batch,units]",
+    sizes="batch length units activation",
+)
+
 OPERATIONS = tuple(value for value in list(globals().values()) if isinstance(value, Declaration))
 
 # name: outputs and workspace | inputs | integers but for the threads | numbers; ? may be null.
@@ -93,8 +160,6 @@ vandermonde_workspace: reals_and_doubles |  | size moments
 linear: y workspace? | x weight bias? | rows inputs outputs
 linear_narrow: y workspace | x weight bias? | rows inputs outputs narrow
 linear_codes: y workspace? | x codes scale bias? | rows inputs outputs
-swiglu_forward: y | gate x | count
-swiglu_backward: grad_gate grad_x | grad_y gate x | count
 block_product: y workspace | x weight | rows width block x_stride y_stride turned
 block_product_weight: grad_weight workspace | grad_y x | rows width block x_stride y_stride
 rotary: y | x cos sin starts | batch length heads size half entries back
@@ -126,24 +191,8 @@ from_integers: y | a | count
 to_integers: y | a | count
 history_step: out keys values | query key value bias? slopes? key_starts value_starts position |
     batch heads groups key_size value_size window bias_row bias_size key_room value_room | scale
-cell_recurrence_forward: out new_state kept? workspace | inputs recurrent state extra? mask?
-    lengths? | batch length hidden blocks kind
-cell_recurrence_backward: grad_inputs grad_state workspace | grad_out? grad_new_state? out kept?
-    recurrent state extra? mask? lengths? | batch length hidden blocks kind
 cell_recurrence_workspace: numbers |  | batch length hidden blocks kind backward
-legs_recurrence_forward: out new_state kept? workspace | inputs matrix say state position lengths?
-    | batch length hidden memories order
-legs_recurrence_backward: grad_inputs grad_said grad_state workspace | grad_out? grad_new_state?
-    out kept matrix say state position lengths? | batch length hidden memories order
 legs_recurrence_workspace: numbers |  | batch hidden memories order
-diagonal_recurrence_forward: out new_state | decay write state lengths? | batch length planes
-    channels fixed
-diagonal_recurrence_backward: grad_decay grad_write grad_state | grad_out? grad_new_state? out
-    decay state lengths? | batch length planes channels fixed
-reservoir_forward: out new_state kept? | drive values columns starts state lengths? | batch length
-    units activation | leak
-reservoir_backward: grad_drive grad_state | grad_out? grad_new_state? kept values columns starts
-    lengths? | batch length units activation | leak
 decay_recurrence_forward: out new_state checkpoints? workspace | query key value log_decay?
     log_decay_value? bonus? state? lengths? strides | batch length heads groups keys values decays
     check

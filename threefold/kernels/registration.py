@@ -22,6 +22,8 @@ Operation = Callable[..., Any]
 AddSizes = Callable[[Mapping[str, Any], Sizes], Mapping[str, Any]]
 # Returns some of the tensors as the kernel reads them, and what goes with them, such as strides.
 LayOut = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+# Returns more by name, given all arguments (and results) of a backward pass.
+More = Callable[[Mapping[str, Any]], Mapping[str, Tensor]]
 
 
 def define(schema: str, *, native: Operation, shapes: Operation) -> Operation:
@@ -36,19 +38,6 @@ def define(schema: str, *, native: Operation, shapes: Operation) -> Operation:
 def differentiate(name: str, *, save: Operation, backward: Operation) -> None:
     """Register an operation's derivative; `save(ctx, inputs, output)` saves what it needs."""
     torch.library.register_autograd(f"threefold::{name}", backward, setup_context=save, lib=LIBRARY)
-
-
-def save_or_recompute(
-    ctx: Any, given: Tensor, tensors: Sequence[Any], results: Sequence[Any]
-) -> None:
-    """Save what the backward pass of a loop (given, *tensors) → (out, _, saved) needs.
-
-    The inputs are needed only to compute again what was not saved: `ctx.saved` says which.
-    """
-    out, _, saved = results
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(saved)
-    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 
 def differentiate_once(name: str, use: str) -> None:
@@ -87,10 +76,11 @@ class NativeOperation:
     ) -> None:
         self.declaration = declaration
         self._add_sizes, self._lay_out = add_sizes, lay_out
-        inputs = [(i, each) for i, each in enumerate(declaration.inputs) if not each.plain]
-        self._tensors = [i for i, _ in inputs]
-        self._names = [each.name for _, each in inputs]
-        self._alike = [i for i, each in inputs if each.dtype is None]
+        self._names = [each.name for each in declaration.read]
+        self._tensors = [declaration.names.index(name) for name in self._names]
+        alike = [each.name for each in declaration.tensors if each.dtype is None]
+        self._alike = [declaration.names.index(name) for name in alike]
+        self._plain = [each.name for each in declaration.inputs if each.plain]
         self._measured: dict[tuple[Any, ...], CallShapes] = {}
         self.dispatched = define(
             declaration.schema, native=native or self.call, shapes=self._shapes
@@ -140,58 +130,97 @@ class NativeOperation:
     def _measure(self, values: Sequence[Any]) -> CallShapes:
         declared = self.declaration
         given = declared.given(values)
-        sizes = declared.sizes(given)
+        sizes = declared.sizes(given) | {name: given[name] for name in self._plain}
         if self._add_sizes is not None:
             sizes.update(self._add_sizes(given, sizes))
         shapes = declared.result_shapes(given, sizes)
-        sizes.update({name: given[name] for name in declared.names if name not in self._names})
         return CallShapes(next(i for i in self._alike if values[i] is not None), shapes, sizes)
 
 
-def derive(operation: NativeOperation, backward: NativeOperation, use: str) -> None:
+def derive(
+    operation: NativeOperation,
+    backward: NativeOperation,
+    use: str | None,
+    *,
+    keeps: tuple[str, ...] = (),
+    prepare: More | None = None,
+    finish: More | None = None,
+) -> None:
     """Make `backward` the derivative of `operation`, by the names of what both are declared with.
 
     It gets the inputs and results that it names, and the gradient of result y as grad_y; its result
     grad_x is the gradient of input x. A result that exists only with the flag `save` is computed
-    again if it is missing. `use` names the operation in the error of a second derivative.
+    again if it is missing. In plain torch, `prepare` changes what `backward` gets, also from inputs
+    that it `keeps`, and `finish` computes further gradients. `use` names the operation in the error
+    of a second derivative; None: the module registers one.
     """
     forward, wanted = operation.declaration, backward.declaration
-    results = [result.name for result in forward.results]
-    saved = {result.name for result in forward.results if result.when == "save"}
-    needed = set(wanted.names)
-    every = (*forward.names, *results)
-    kept_names = [n for n in every if n in needed or (saved and n in forward.names)]
-    kept = [every.index(name) for name in kept_names]
-    grads_in = [f"grad_{name}" for name in results]
-    unused = [every.index(name) for name in results if f"grad_{name}" not in needed]
-    optional = any(argument.optional for argument in wanted.tensors if argument.name in grads_in)
+    kept = _Kept.of(forward, wanted, keeps)
+    grads_in = [f"grad_{result.name}" for result in forward.results]
     made = [result.name for result in wanted.results]
-    places = [made.index(f"grad_{n}") if f"grad_{n}" in made else None for n in forward.names]
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        values = (*inputs, *_tuple(output))
-        _keep(ctx, [values[place] for place in kept])
-        ctx.shapes = [getattr(x, "shape", None) for x in inputs]
-        if optional:
-            ctx.set_materialize_grads(False)
-        if unused:
-            ctx.mark_non_differentiable(*(values[place] for place in unused))
+    grads_out = [f"grad_{name}" for name in forward.names]
 
     def differentiated(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
         values = dict(zip(grads_in, grads, strict=True))
-        for name, tensor, plain in zip(kept_names, tensors, ctx.plain, strict=True):
+        for name, tensor, plain in zip(kept.names, ctx.saved_tensors, ctx.plain, strict=True):
             values[name] = plain if tensor is None else tensor
-        if saved and not values["save"]:
+        if kept.saved and not values["save"]:
             again = operation.dispatched(
                 *(True if n == "save" else values[n] for n in forward.names)
             )
-            values.update({n: x for n, x in zip(results, again, strict=True) if n in saved})
+            values.update({forward.results[i].name: again[i] for i in kept.saved})
+        if prepare is not None:
+            values.update(prepare(values))
         found = _tuple(backward.dispatched(*[values[name] for name in wanted.names]))
-        return _gradients(ctx, found, places)
+        by_name = dict(zip(made, found, strict=True))
+        if finish is not None:
+            by_name.update(finish(values | by_name))
+        return _gradients(ctx, [by_name.get(name) for name in grads_out])
 
-    differentiate(forward.name, save=save, backward=differentiated)
-    differentiate_once(wanted.name, use=use)
+    differentiate(forward.name, save=kept.save, backward=differentiated)
+    if use is not None:
+        differentiate_once(wanted.name, use=use)
+
+
+class _Kept(NamedTuple):
+    """What a forward pass keeps of its inputs and results, by their places in this order."""
+
+    names: list[str]
+    places: list[int]
+    again: frozenset[int]  # kept only to compute again what was not saved
+    flag: int | None  # the place of `save`, if there are saved results
+    saved: list[int]  # those, among the results
+    unused: list[int]  # results whose gradient is not wanted
+    optional: bool  # a missing gradient is not made zeros
+
+    @classmethod
+    def of(cls, forward: Declaration, wanted: Declaration, keeps: tuple[str, ...]) -> _Kept:
+        """What the backward pass `wanted` of an operation needs."""
+        results = [result.name for result in forward.results]
+        saved = [i for i, result in enumerate(forward.results) if result.when == "save"]
+        every, needed = [*forward.names, *results], {*wanted.names, *keeps}
+        names = [n for n in every if n in needed or (saved and n in forward.names)]
+        grads_in = [f"grad_{name}" for name in results]
+        return cls(
+            names,
+            [every.index(name) for name in names],
+            frozenset(every.index(n) for n in names if n not in needed and n != "save"),
+            every.index("save") if saved else None,
+            saved,
+            [every.index(name) for name in results if f"grad_{name}" not in needed],
+            any(argument.optional for argument in wanted.tensors if argument.name in grads_in),
+        )
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep it."""
+        values = (*inputs, *_tuple(output))
+        spare = self.again if self.flag is not None and values[self.flag] else ()
+        _keep(ctx, [None if place in spare else values[place] for place in self.places])
+        ctx.shapes = [getattr(x, "shape", None) for x in inputs]
+        if self.optional:
+            ctx.set_materialize_grads(False)
+        if self.unused:
+            ctx.mark_non_differentiable(*(values[place] for place in self.unused))
 
 
 def _keep(ctx: Any, values: Sequence[Any]) -> None:
@@ -201,14 +230,12 @@ def _keep(ctx: Any, values: Sequence[Any]) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _gradients(
-    ctx: Any, found: Sequence[Tensor], places: Sequence[int | None]
-) -> tuple[Tensor | None, ...]:
-    """The gradient of each input: the result at its place, in the shape of the input."""
-    grads: list[Tensor | None] = [None] * len(places)
-    for i, place in enumerate(places):
-        if place is not None and ctx.needs_input_grad[i]:
-            grad, shape = found[place], ctx.shapes[i]
+def _gradients(ctx: Any, found: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The gradient of each input that needs one, in the shape of the input."""
+    grads: list[Tensor | None] = [None] * len(found)
+    for i, grad in enumerate(found):
+        if grad is not None and ctx.needs_input_grad[i]:
+            shape = ctx.shapes[i]
             grads[i] = grad if grad.shape == shape else grad.reshape(shape)
     return tuple(grads)
 
